@@ -1,12 +1,14 @@
 """Planted kernels that fail in every way, under load: only right results or typed errors may come out.
 
 python bench/health.py --calls 1000000 --threads 16 > bench/results/health-<machine>.json
+python bench/health.py --calls 20000 --control unchecked     (and leak: a planted fault that this script has to find)
 
 Kernels of `norm.rms` that raise, refuse, return NaN, return another call's output, are wrong once in 1,000 calls, run out of memory
 and write half of their output before they raise are called by all threads at once, next to right ones; one that writes an
 input and raises; and in processes of their own one that dies of SIGSEGV, one that hangs until a limit, and one that loses
 its CUDA context (emulated by CUDA's message). The JSON has the counts, the breaker states and the memory over time; exit
-code 1 if a result was wrong, an error had no type, a process hung, or memory grew.
+code 1 if a result was wrong, an error had no type, a process hung, memory grew, or a breaker or the quarantine is not as
+specified. With --control results are not compared, or a kernel keeps memory: then exit code 0 says that it was found.
 """
 
 import argparse
@@ -146,14 +148,24 @@ def resident() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def load(calls: int, threads: int, seconds: float) -> dict[str, Any]:
+def leaks(kept: list[Any]) -> Any:
+    def kernel(input: Any, weight: Any, eps: float) -> Any:
+        kept.append(bytearray(65536))
+        return right(input, weight, eps)
+
+    return kernel
+
+
+def load(calls: int, threads: int, seconds: float, control: str) -> dict[str, Any]:
     counts: dict[str, int] = {"right": 0, "wrong": 0}
     guard, memory, began = threading.Lock(), [], time.monotonic()
+    if control == "leak":
+        PLANTED["planted.raises"] = (2, leaks([]))
     plant()
 
     def work() -> None:
         mine = {"right": 0, "wrong": 0}
-        with lz.shadow(rate=1.0):
+        with lz.shadow(rate=0.0 if control == "unchecked" else 1.0):
             for _ in range(calls // threads):
                 try:
                     mine["right" if torch.allclose(lz.rms_norm(X, W), RIGHT) else "wrong"] += 1
@@ -191,13 +203,20 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=1800, help="after that a thread that still runs has hung")
     parser.add_argument("--limit", type=float, default=20, help="seconds for a process whose kernel hangs")
+    parser.add_argument("--control", choices=("", "unchecked", "leak"), default="", help="a fault that has to be found")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
+        known = lz.health().to_dict()["quarantine"]
         lz.configure(cache_dir=folder, health={"failures": 3, "retry_s": 0.05, "error_budget": 10**9})
-        run = load(options.calls, options.threads, options.seconds)
+        run = load(options.calls, options.threads, options.seconds, options.control)
         health = lz.health().to_dict()
         run["write"] = writes_an_input()
+    run["control"] = options.control
+    if options.control:
+        run["found"] = run["results"]["wrong"] > 0 if options.control == "unchecked" else run["memory_growth_mib"] >= 16
+        print(json.dumps(run, indent=1))
+        return 0 if run["found"] else 1
     run["processes"] = processes(options.limit)
     run["breakers"] = [
         {key: b[key] for key in ("kernel_id", "state", "outcomes", "failures_in_a_row")} for b in health["breakers"]
@@ -206,12 +225,23 @@ def main() -> int:
     typed = {name for name in run["results"] if isinstance(getattr(lz, name, None), type)}
     untyped = set(run["results"]) - typed - {"right", "wrong"}
     run["untyped_errors"] = sorted(untyped)
+    failing = {b["kernel_id"] for b in run["breakers"] if b["outcomes"].get("failed_before_write")}
+    lying = {row["kernel"] for row in health["quarantine"]}
+    run["states_as_specified"] = {
+        "failures are counted": failing <= {"planted.raises", "planted.half"},
+        "refusals and short memory open no breaker": not any(
+            b["state"] != "closed" for b in run["breakers"] if b["kernel_id"] in ("planted.refuses", "planted.memory")
+        ),
+        "only kernels that lied are in quarantine": lying
+        <= {"other.liar", "other.nan", "other.output"} | {row["kernel"] for row in known},
+    }
     run["ok"] = (
         run["results"]["wrong"] == 0
         and not untyped
         and run["hung"] == 0
         and run["memory_growth_mib"] < 16
         and run["write"]["ok"]
+        and all(run["states_as_specified"].values())
         and all(p["ok"] for p in run["processes"].values())
     )
     print(json.dumps(run, indent=1))

@@ -19,6 +19,8 @@ CODES, RAISED_TEST = "src/core/reason.cpp", "tests/python/test_reasons.py"
 FACTS = "src/registry/fact_table.h"
 # Keys that are not members of Policy by the same name, and what reads them.
 READ_AS = {
+    "security.require_signatures": ("src/policy/trust.cpp", '"security.require_signatures"'),
+    "security.trusted_keys": ("src/policy/trust.cpp", '"security.trusted_keys"'),
     "version": (KEYS, '"version", "1", 1, 1'),  # the only value
     "locks": ("src/policy/store.cpp", "LocksFor("),
     "rules": ("src/policy/store.cpp", "policy.rules"),

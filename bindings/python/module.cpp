@@ -15,6 +15,7 @@
 #include "program.h"
 #include "roofline.h"
 #include "torch_bridge.h"
+#include "trust.h"
 #include "verify.h"
 
 namespace lz::python {
@@ -279,7 +280,7 @@ int Exec(PyObject* module) {
     if (!callable || PyDict_SetItemString(ops, op->name().data(), callable) != 0) return -1;
     Py_DecRef(callable);
   }
-  for (PyMethodDef* methods : {kKvMethods, kProgramMethods, kGuardMethods, kHealthMethods}) {
+  for (PyMethodDef* methods : {kKvMethods, kProgramMethods, kGuardMethods, kHealthMethods, kTrustMethods}) {
     if (PyModule_AddFunctions(module, methods) != 0) return -1;
   }
   CountFirstCallsInChildren();

@@ -102,6 +102,13 @@ class WorkerError(KernelExecutionError):
     gave an answer that breaks the protocol."""
 
 
+class UntrustedFileError(LayerZeroError, PermissionError):
+    """Another user can change a file that decides which code runs, or it lacks a signature by a key of
+    `security.trusted_keys`."""
+
+    code = 16
+
+
 class VersionMismatchError(LayerZeroError, RuntimeError):
     """Two parts are not of the same build or version, although they must be."""
 
@@ -176,6 +183,7 @@ _BY_CODE: dict[int, type[LayerZeroError]] = {
         KernelRefusedError,
         ContextLostError,
         OutOfMemoryError,
+        UntrustedFileError,
         VersionMismatchError,
         CudaGraphUnsafeError,
         KVCacheFullError,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from layerzero import _layerzero
+from layerzero.host.files import replaced
 
 _at_exit = False  # the queue is flushed when the process ends
 
@@ -25,7 +26,9 @@ def read(path: str | PathLike[str]) -> list[dict[str, Any]]:
 
 def write(path: str | PathLike[str], records: Sequence[dict[str, Any]]) -> None:
     """Checks and writes records, one per line; equal records produce equal bytes."""
-    Path(path).write_text(_layerzero.records(_document(records), str(path)), encoding="utf-8")
+    text = _layerzero.records(_document(records), str(path))
+    with replaced(path) as file:
+        file.write(text.encode())
 
 
 def database_state() -> dict[str, Any]:

@@ -36,6 +36,8 @@ def configure(**keys: Any) -> None:
         _layerzero.configure(json.dumps(keys))
         note_change()
     backends.isolation_changed()
+    if "security" in keys:
+        backends.policy_changed()
     exports.apply()
 
 
@@ -46,6 +48,7 @@ def load_config(path: str | os.PathLike[str]) -> None:
         _layerzero.load_config(os.fspath(path))
         note_change()
     backends.isolation_changed()
+    backends.policy_changed()
     exports.apply()
 
 

@@ -123,7 +123,8 @@ Json ReasonOf(ReasonCode code, std::string_view field, const std::string& wanted
 
 // A reason that is not a rule of the kernel: the policy, what is installed, memory, or a field of the call as a whole.
 Json EngineReasonJson(const Operation& op, const KernelEntry& k, const Reason& reason) {
-  if (reason.code == ReasonCode::kPolicyDenied) {  // by a rule or a list of sources
+  const bool unsigned_library = !k.availability.installed && k.availability.code == ReasonCode::kPolicyDenied;
+  if (reason.code == ReasonCode::kPolicyDenied && !unsigned_library) {  // by a rule or a list of sources
     return ReasonOf(reason.code, "policy", "allowed", "denied", "the policy denies it");
   }
   if (reason.code == ReasonCode::kMemoryHeadroomExceeded) {

@@ -1,10 +1,9 @@
 #include "engine/measured.h"
 
 #include <chrono>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
+#include "base/trusted_file.h"
 #include "perfdb/database.h"
 #include "perfdb/writer.h"
 
@@ -24,10 +23,11 @@ MeasuredRecords::Found Read(const MeasuredRecords::Paths& paths) {
       found.problem = contents.status().Text();
     }
   }
-  if (std::ifstream file(paths.file); !paths.file.empty() && file) {
-    std::stringstream text;
-    text << file.rdbuf();
-    auto records = perfdb::ReadRecords(text.str(), paths.file);
+  constexpr size_t kMostBytes = size_t{16} << 20;  // the reader refuses more
+  auto text = ReadTrustedFile(paths.file, kMostBytes);
+  if (!text.ok() && found.problem.empty()) found.problem = text.status().Text();
+  if (text.ok() && *text) {
+    auto records = perfdb::ReadRecords(**text, paths.file);
     if (records.ok()) {
       found.file = std::move(*records);
     } else if (found.problem.empty()) {

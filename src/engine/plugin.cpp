@@ -1,20 +1,26 @@
 // C++ kernel plugins: a library that exports lz_plugin_descriptor, with a capabilities descriptor that has its rules.
 // Everything that can be checked without running the library's code is checked before it is opened.
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <deque>
-#include <fstream>
 #include <mutex>
-#include <sstream>
 
+#include "base/trusted_file.h"
 #include "engine/engine.h"
+#include "policy/trust.h"
 #include "registry/descriptor.h"
 
 namespace lz {
 namespace {
 
 constexpr const char* kEntry = "lz_plugin_descriptor";
+constexpr size_t kMostLibraryBytes = size_t{4} << 30;
 
 Status Refuse(const std::string& field, std::string wanted, std::string got, std::string fix = {},
               StatusCode code = StatusCode::kConfig) {
@@ -22,14 +28,24 @@ Status Refuse(const std::string& field, std::string wanted, std::string got, std
       code, {.field = "plugin " + field, .wanted = std::move(wanted), .got = std::move(got), .fix = std::move(fix)});
 }
 
-Result<std::string> ReadFile(const std::string& path, const char* what) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream bytes;
-  if (file) bytes << file.rdbuf();
-  if (!file || bytes.fail()) {
-    return Refuse(path, std::string("a readable ") + what, "none", "check the path", StatusCode::kNotInstalled);
+Status NoFile(const std::string& path, const char* what) {
+  return Refuse(path, std::string("a readable ") + what, "none", "check the path", StatusCode::kNotInstalled);
+}
+
+// A private copy of checked bytes that nothing can change: a sealed file in memory. -1: errno has the cause.
+int SealedCopy(std::string_view bytes) {
+  const int copy = memfd_create("layerzero-plugin", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (copy < 0) return -1;
+  while (!bytes.empty()) {
+    const ssize_t wrote = write(copy, bytes.data(), bytes.size());
+    if (wrote <= 0) break;
+    bytes.remove_prefix(size_t(wrote));
   }
-  return std::move(bytes).str();
+  const bool sealed =
+      bytes.empty() && fcntl(copy, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
+  if (sealed) return copy;
+  close(copy);
+  return -1;
 }
 
 // Closes the library unless the plugin was registered.
@@ -38,13 +54,19 @@ class Library {
   ~Library() {
     if (handle_) dlclose(handle_);
   }
-  Status Open(const std::string& path) {
+  // Opens what was checked: the copy if there is one (its number stays in use, since the loader knows libraries by
+  // their names), else the file at `path`.
+  Status Open(const std::string& path, int copy) {
     // With a slash, because a bare name would be searched for along the loader's paths.
-    const std::string exact = path.find('/') == path.npos ? "./" + path : path;
+    const std::string exact = copy >= 0                     ? "/proc/self/fd/" + std::to_string(copy)
+                              : path.find('/') == path.npos ? "./" + path
+                                                            : path;
     handle_ = dlopen(exact.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle_) return {};
-    const char* why = dlerror();
-    return Refuse(path, "a shared library that loads", why ? why : "an unknown failure", "", StatusCode::kNotInstalled);
+    const char* error = dlerror();
+    const std::string why = error ? error : "an unknown failure";
+    if (copy >= 0) close(copy);
+    return Refuse(path, "a shared library that loads", why, "", StatusCode::kNotInstalled);
   }
   void* Symbol(const char* name) const { return dlsym(handle_, name); }
   void Keep() { handle_ = nullptr; }
@@ -52,6 +74,13 @@ class Library {
  private:
   void* handle_ = nullptr;
 };
+
+Status CheckDigest(const std::string& path, std::string_view bytes, const std::string& wanted) {
+  if (wanted.empty()) return {};
+  const std::string digest = Sha256Hex(bytes);
+  if (digest == wanted) return {};
+  return Refuse(path, "SHA-256 " + wanted, digest, "install the library that the descriptor was made for");
+}
 
 // Checks the table in the library: struct sizes that this engine reads, and that no text or function is missing.
 Status CheckTable(const std::string& path, const lz_plugin* plugin) {
@@ -151,23 +180,30 @@ Status SelfTest(std::span<const Registry::Registration> registrations) {
 void Engine::SetVerifier(Verifier verifier) { g_verifier.store(verifier, std::memory_order_release); }
 
 Status Engine::LoadPlugin(const std::string& library, const std::string& descriptor_path) {
-  auto text = ReadFile(descriptor_path, "descriptor");
+  auto text = ReadTrusted(descriptor_path, "descriptor");
   if (!text.ok()) return text.TakeStatus();
+  LZ_RETURN_IF_ERROR(startup());  // a policy that cannot be read may require signatures
+  const auto policy = PolicyInForce();
+  if (policy) LZ_RETURN_IF_ERROR(CheckSigned(*policy, FileKind::kPlugin, descriptor_path, *text));
   auto parsed = ParseDescriptor(*text, descriptor_path, selector_.registry());
   if (!parsed.ok()) return parsed.TakeStatus();
   if (!parsed->probe.empty()) {
     return Refuse(descriptor_path, "no probe: it is for Python libraries", "'" + parsed->probe + "'");
   }
-  auto bytes = ReadFile(library, "library");
-  if (!bytes.ok()) return bytes.TakeStatus();
-  if (!parsed->library_sha256.empty()) {
-    if (const std::string digest = Sha256Hex(*bytes); digest != parsed->library_sha256) {
-      return Refuse(library, "SHA-256 " + parsed->library_sha256, digest,
-                    "install the library that the descriptor was made for");
-    }
+  auto file = TrustedFile::Open(library);
+  if (!file.ok()) return file.TakeStatus();
+  if (file->fd() < 0) return NoFile(library, "library");
+  int copy = -1;
+  if (!parsed->library_sha256.empty() || (policy && RequiresSignature(*policy, FileKind::kPlugin))) {
+    const auto bytes = file->Read(kMostLibraryBytes);
+    if (!bytes) return NoFile(library, "library");
+    if (policy) LZ_RETURN_IF_ERROR(CheckSigned(*policy, FileKind::kPlugin, library, *bytes));
+    LZ_RETURN_IF_ERROR(CheckDigest(library, *bytes, parsed->library_sha256));
+    copy = SealedCopy(*bytes);
+    if (copy < 0) return Refuse(library, "a copy in memory of what was checked", std::strerror(errno));
   }
   Library opened;
-  LZ_RETURN_IF_ERROR(opened.Open(library));
+  LZ_RETURN_IF_ERROR(opened.Open(library, copy));
   const auto entry = reinterpret_cast<lz_plugin_descriptor_fn>(opened.Symbol(kEntry));
   if (!entry) {
     return Refuse(library, std::string("the exported C function ") + kEntry, "none",

@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <set>
 
+#include "base/trusted_file.h"
+
 namespace lz {
 namespace {
 
@@ -71,13 +73,13 @@ char* Markers::Memory(const std::string& folder) {
   std::lock_guard lock(mutex_);
   if (failed_ || memory_.load(std::memory_order_relaxed)) return memory_.load(std::memory_order_relaxed);
   failed_ = true;
-  std::error_code ignored;
-  std::filesystem::create_directories(folder, ignored);
+  if (!MakeTrustedFolder(folder).ok()) return nullptr;
   std::string path = folder + "/" + kPrefix + "XXXXXX";
   const int file = mkostemp(path.data(), O_CLOEXEC);
   if (file < 0) return nullptr;
   void* memory = MAP_FAILED;
-  if (LockFile(file) && ftruncate(file, off_t(kFileBytes)) == 0) {
+  // The blocks are allocated: a full disk is an error here, not a signal at the first mark.
+  if (LockFile(file) && posix_fallocate(file, 0, off_t(kFileBytes)) == 0) {
     memory = mmap(nullptr, kFileBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   }
   if (memory == MAP_FAILED) {
@@ -125,13 +127,16 @@ void Markers::Forget() {
 
 std::vector<std::string> Markers::Collect(const std::string& folder) {
   std::vector<std::string> marks;
+  if (!CheckTrusted(folder).ok()) return marks;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
     const std::string path = folder + "/" + entry.path().filename().string();
     if (!entry.path().filename().string().starts_with(kPrefix) || IsOwn(path)) continue;
-    const int file = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    const int file = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (file < 0) continue;
-    if (!IsLockedByOther(file) && LockFile(file)) {
+    struct stat info = {};
+    const bool trusted = fstat(file, &info) == 0 && WhyUntrusted(info, FileUsers::Current()).empty();
+    if (trusted && !IsLockedByOther(file) && LockFile(file)) {
       const auto of_one = MarksIn(file);
       if (unlink(path.c_str()) == 0) marks.insert(marks.end(), of_one.begin(), of_one.end());
     }

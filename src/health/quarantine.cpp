@@ -8,16 +8,16 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "base/json_reader.h"
+#include "base/trusted_file.h"
 
 namespace lz {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr size_t kMostQuarantineBytes = size_t{4} << 20;
 
 constexpr auto kRelations = std::to_array<std::pair<std::string_view, Rel>>({{"==", Rel::kEq},
                                                                              {"!=", Rel::kNe},
@@ -193,7 +193,7 @@ Json RowToJson(const QuarantineRow& row) {
 }
 
 Result<std::vector<QuarantineRow>> ReadQuarantine(std::string_view text, const std::string& what) {
-  auto doc = ReadJson(text, {.what = what});
+  auto doc = ReadJson(text, {.what = what, .max_bytes = kMostQuarantineBytes});
   if (!doc.ok()) return doc.TakeStatus();
   Fields f(*doc, what);
   if (const int64_t version = f.Integer("version", 0, true); version != 1)
@@ -221,8 +221,7 @@ const QuarantineRow& AddTo(std::vector<QuarantineRow>* rows, QuarantineRow row) 
 }
 
 QuarantineFile::Lock::Lock(const std::string& folder) {
-  std::error_code ignored;
-  std::filesystem::create_directories(folder, ignored);
+  if (!MakeTrustedFolder(folder).ok()) return;
   file = open((folder + "/quarantine.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (file >= 0) (void)flock(file, LOCK_EX);
 }
@@ -231,15 +230,15 @@ QuarantineFile::Lock::~Lock() {
 }
 
 Result<std::vector<QuarantineRow>> QuarantineFile::Read() const {
-  std::ifstream file(path());
-  if (!file) return std::vector<QuarantineRow>();
-  std::stringstream text;
-  text << file.rdbuf();
-  return ReadQuarantine(text.str(), path());
+  auto text = ReadTrustedFile(path(), kMostQuarantineBytes);
+  if (!text.ok()) return text.TakeStatus();
+  if (!*text) return std::vector<QuarantineRow>();
+  return ReadQuarantine(**text, path());
 }
 
 Status QuarantineFile::Write(const std::vector<QuarantineRow>& rows) const {
   constexpr size_t kMostRows = 1000;  // the newest
+  LZ_RETURN_IF_ERROR(MakeTrustedFolder(folder_));
   Json list = Json::array();
   for (size_t i = rows.size() - std::min(rows.size(), kMostRows); i < rows.size(); ++i) {
     list.push_back(RowToJson(rows[i]));

@@ -5,6 +5,7 @@
 
 #include "pipeline/dispatch_observer.h"
 #include "platform/cuda_driver.h"
+#include "policy/trust.h"
 
 namespace lz {
 namespace {
@@ -95,7 +96,7 @@ LayoutRules LayoutRulesFrom(const Policy& policy) {
 
 }  // namespace
 
-Selector::Selector() : registry_(NamedLibraries()) {
+Selector::Selector() : registry_(CheckedLibraries()) {
   for (size_t i = 0; i < registry_.operations().size(); ++i) caches_.push_back(std::make_unique<PlanCache>(epochs_));
 }
 

@@ -4,11 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <system_error>
 
+#include "base/trusted_file.h"
 #include "policy/policy.h"
 #include "policy/values.h"
 
@@ -164,17 +163,12 @@ Status AddVariable(const Variable& variable, std::string_view value, json& layer
 
 // If the file does not exist and `required` is false, the text is empty.
 Result<PolicyLayer> ReadLayer(const std::string& path, bool required, std::string fix = {}) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
-  if (file == nullptr) {
-    const int error = errno;
-    if (!required && (error == ENOENT || error == ENOTDIR)) return PolicyLayer{.name = path};
-    return Wrong(path, "a readable policy file", std::generic_category().message(error), std::move(fix));
-  }
-  std::string text(kMaxPolicyBytes + 1, '\0');  // one byte more than allowed: ParsePolicy then refuses it
-  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
-  if (std::ferror(file.get()) != 0)
-    return Wrong(path, "a readable policy file", std::generic_category().message(errno));
-  return PolicyLayer{.name = path, .yaml = std::move(text)};
+  auto text = ReadTrustedFile(path, kMaxPolicyBytes);  // a longer text is refused by ParsePolicy
+  if (!text.ok()) return text.TakeStatus();
+  if (*text) return PolicyLayer{.name = path, .yaml = std::move(**text)};
+  const int error = errno;
+  if (!required && (error == ENOENT || error == ENOTDIR)) return PolicyLayer{.name = path};
+  return Wrong(path, "a readable policy file", std::generic_category().message(error), std::move(fix));
 }
 
 }  // namespace

@@ -110,6 +110,15 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
     Bool("isolation.try_imports", "true",
          "import a library in another process first, once for each version: its crash is a reason", kProcessWide),
 
+    {.name = "security.require_signatures",
+     .type = KeyType::kChoice,
+     .value = "\"none\"",
+     .process_wide = kProcessWide,
+     .choices = "none|plugins|all",
+     .doc = "files that need a signature by a trusted key: plugins, or also other packages' descriptors"},
+    Of(KeyType::kPublicKeys, "security.trusted_keys", "[]", "public keys that `layerzero sign --new-key` printed",
+       kProcessWide),
+
     Bool("cache.enabled", "true", "keep selections"),
     Int("cache.max_size", "10000", 1, 1e9, "plans kept; the least recently used is evicted first"),
     Float("cache.entry_ttl_seconds", "0", 0, 1e9, "selections expire after this time; 0: never", kProcessWide),

@@ -20,6 +20,7 @@ enum class KeyType : uint8_t {
   kChoice,        // one of PolicyKey::choices
   kNames,         // a list of names, which Policies checks
   kSources,       // library names, globs allowed
+  kPublicKeys,    // Ed25519 keys, 64 hexadecimal digits each
   kIntList,
   kLocks,  // operation -> kernel id, null unlocks
   kRules,

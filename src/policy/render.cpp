@@ -88,6 +88,8 @@ ordered_json ValueType(const PolicyKey& key) {
     case KeyType::kContainers: return {{"type", "object"}, {"additionalProperties", ContainerType()}};
     case KeyType::kNames:
     case KeyType::kSources: return NameList();
+    case KeyType::kPublicKeys:
+      return {{"type", "array"}, {"items", {{"type", "string"}, {"pattern", "^[0-9a-f]{64}$"}}}, {"uniqueItems", true}};
     case KeyType::kIntList: return {{"type", "array"}, {"items", IntegerType(key)}, {"uniqueItems", true}};
     case KeyType::kLocks:
       return {{"type", "object"}, {"additionalProperties", {{"type", ordered_json::array({"string", "null"})}}}};

@@ -95,6 +95,16 @@ struct Reader {
     return json(node.text);
   }
 
+  // In lower case, so that one key has one spelling.
+  Result<json> PublicKey(const YamlNode& node) const {
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    const bool digits = node.text.find_first_not_of(kDigits) == std::string::npos;
+    if (node.kind != Kind::kScalar || node.text.size() != 64 || !digits) {
+      return Wrong(node, "`layerzero sign --new-key FILE` prints the public key");
+    }
+    return json(node.text);
+  }
+
   template <class Element>
   Result<json> List(const YamlNode& node, Element element) const {
     json values = json::array();
@@ -297,6 +307,7 @@ std::string WantedText(const PolicyKey& key) {
     case KeyType::kChoice: return ChoiceText(key);
     case KeyType::kNames: return "a list of names";
     case KeyType::kSources: return "a list of library names";
+    case KeyType::kPublicKeys: return "a list of public keys, 64 hexadecimal digits each";
     case KeyType::kIntList: return "a list of integers" + range;
     case KeyType::kLocks: return "a map from operation to kernel id";
     case KeyType::kRules: return "a list of rules, each with match and actions";
@@ -326,6 +337,7 @@ Result<json> ParseValue(const PolicySource& source, const PolicyKey& key, const 
     case KeyType::kChoice: return read.Choice(node);
     case KeyType::kNames: return read.List(node, [&](const YamlNode& item) { return read.Name(item); });
     case KeyType::kSources: return read.List(node, [&](const YamlNode& item) { return read.Source(item); });
+    case KeyType::kPublicKeys: return read.List(node, [&](const YamlNode& item) { return read.PublicKey(item); });
     case KeyType::kIntList: return read.List(node, [&](const YamlNode& item) { return read.Int(item); });
     case KeyType::kLocks: return read.Locks(node);
     case KeyType::kSmRanges: return read.SmRanges(node);

@@ -8,6 +8,7 @@
 #include "platform/device.h"
 #include "registry/descriptor.h"
 #include "registry/implied_rows.h"
+#include "registry/refused_libraries.h"
 
 // The generated tables list every contract under ops/ and every kernel family under kernels/ and ops/.
 #include "kernel_table.inc"
@@ -84,6 +85,11 @@ Registry::Registry(Libraries libraries) : libraries_(std::move(libraries)) {
   }
 }
 
+std::map<std::string, RefusedLibrary, std::less<>>& RefusedLibraries() {
+  static auto& refused = *new std::map<std::string, RefusedLibrary, std::less<>>;
+  return refused;
+}
+
 Status Registry::CheckLibraries() const {
   std::lock_guard lock(mutex_);
   std::set<std::string> sources;
@@ -134,6 +140,9 @@ Status Registry::Prepare(const Registration& r, KernelEntry* entry, std::vector<
     const auto named = libraries_.find(entry->source);
     const char* why = spec.open(named == libraries_.end() ? nullptr : named->second.c_str());
     if (why) entry->availability = {.installed = false, .detail = why};
+    if (const auto refused = RefusedLibraries().find(entry->source); why && refused != RefusedLibraries().end()) {
+      entry->availability = {.installed = false, .code = refused->second.code, .detail = refused->second.why};
+    }
     if (!why && named != libraries_.end()) entry->availability.version = LibraryFile(named->second.c_str());
   }
   entry->adapter = r.adapter;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -10,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/trusted_file.h"
 #include "engine/engine.h"
 #include "pipeline/filter_health.h"
 #include "platform/cuda_driver.h"
@@ -65,9 +65,7 @@ void KeepInputs(const std::string& folder, const KernelRun& run, const std::stri
   if (number >= kMostKept) return;
   const Request& r = run.request;
   const std::string path = folder + "/" + run.kernel.id + "." + std::to_string(number);
-  std::error_code failed;
-  std::filesystem::create_directories(path, failed);
-  if (failed) return;
+  if (!MakeTrustedFolder(folder).ok() || !MakeTrustedFolder(path).ok()) return;
   nlohmann::json call = {{"operation", r.op->name()}, {"kernel_id", run.kernel.id}, {"fault", fault}};
   for (size_t i = 0; i < r.op->num_inputs(); ++i) {
     if (r.tensors[i].ndim < 0) continue;

@@ -1,5 +1,6 @@
 // C++ plugins: the example loads and is selected under a lock; every faulty library or descriptor is refused by name.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -7,6 +8,8 @@
 #include <sstream>
 #include <vector>
 
+#include "base/signature.h"
+#include "base/trusted_file.h"
 #include "engine/engine.h"
 #include "layerzero/layerzero.h"
 #include "registry/descriptor.h"
@@ -117,6 +120,61 @@ TEST(Plugin, LoadsOnceAndRunsUnderALock) {
   ASSERT_TRUE(other.ok());
   other->SetPolicy(*scope);
   EXPECT_EQ(other->Run().code(), LZ_NO_KERNEL);
+}
+
+bool IsLoaded() { return Engine::Get().selector().registry().FindKernel("norm.rms", "example.norm.rms"); }
+
+// With a digest or signature the library is not opened by its path, where another file may be by then.
+TEST(Plugin, LoadsTheBytesThatWereChecked) {
+  if (IsLoaded()) GTEST_SKIP() << "by another test of this process";
+  const std::string digest = Sha256Hex(Read(kGood));
+  const Status loaded =
+      Engine::Get().LoadPlugin(kGood, Edited("\"backend\":", "\"library_sha256\": \"" + digest + "\", \"backend\":"));
+  ASSERT_TRUE(loaded.ok()) << loaded.Text();
+  const std::string maps = Read("/proc/self/maps");
+  EXPECT_NE(maps.find("memfd:layerzero-plugin"), std::string::npos);
+  EXPECT_EQ(maps.find("libplugin_good.so"), std::string::npos);
+  EXPECT_NE(Engine::Get().selector().registry().FindKernel("norm.rms", "example.norm.rms"), nullptr);
+}
+
+TEST(Plugin, RefusesFilesThatOthersCanWrite) {
+  const std::string rules = Edited("\"1.0\"", "\"1.0\"");
+  ASSERT_EQ(chmod(rules.c_str(), 0666), 0);
+  ExpectRefused(kGood, rules, kUntrusted, "chmod go-w '" + rules + "'");
+  const std::string library = testing::TempDir() + "open-" + std::to_string(getpid()) + ".so";
+  std::ofstream(library, std::ios::binary) << Read(kGood);
+  ASSERT_EQ(chmod(library.c_str(), 0777), 0);
+  ExpectRefused(library, kRules, kUntrusted, "chmod go-w '" + library + "'");
+  unlink(library.c_str());
+  unlink(rules.c_str());
+}
+
+TEST(Plugin, NeedsSignaturesIfThePolicySaysSo) {
+  if (IsLoaded()) GTEST_SKIP() << "by another test of this process";
+  Engine& engine = Engine::Get();
+  const KeyPair pair = NewKeyPair();
+  const std::string rules = Edited("\"1.0\"", "\"1.0\""), library = rules + ".so";
+  std::ofstream(library, std::ios::binary) << Read(kGood);
+  const auto write_signature = [&](const std::string& path, const std::string& of) {
+    std::ofstream(path + ".sig") << *Sign(of, pair.pem, "key");
+  };
+  ASSERT_TRUE(engine
+                  .Configure(R"({"security": {"require_signatures": "plugins", "trusted_keys": [")" + pair.public_key +
+                             R"("]}})")
+                  .ok());
+  ExpectRefused(library, rules, kUntrusted, "layerzero sign '" + rules + "'");
+  write_signature(rules, Read(rules));
+  ExpectRefused(library, rules, kUntrusted, "layerzero sign '" + library + "'");
+  write_signature(library, Read(rules));
+  ExpectRefused(library, rules, kUntrusted, "the file that was signed");
+  write_signature(library, Read(library));
+  const Status loaded = engine.LoadPlugin(library, rules);
+  EXPECT_TRUE(loaded.ok()) << loaded.Text();
+  ASSERT_TRUE(engine.Configure(R"({"security": {"require_signatures": "none"}})").ok());
+  for (const std::string& path : {rules, library}) {
+    unlink(path.c_str());
+    unlink((path + ".sig").c_str());
+  }
 }
 
 }  // namespace

@@ -62,6 +62,7 @@ std::pair<json, json> OtherValues(const PolicyKey& key) {
     case KeyType::kChoice: return {ChoiceName(key.choices, 1), ChoiceName(key.choices, 2)};
     case KeyType::kNames:
     case KeyType::kSources: return {{"one"}, {"two", "three"}};
+    case KeyType::kPublicKeys: return {{std::string(64, 'a')}, {std::string(64, 'b'), std::string(64, 'c')}};
     case KeyType::kLocks: return {{{"norm.rms", "one.norm"}}, {{"norm.rms", "two.norm"}}};
     case KeyType::kGenerations: return {{{"ampere", 3}}, {{"ampere", 4}}};
     case KeyType::kModes: return {{{"default", "subprocess"}}, {{"default", "in_process"}, {"one", "subprocess"}}};

@@ -7,15 +7,15 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero.backends import proof
+from layerzero.backends import proof, signatures
 from layerzero.backends.availability import availability_of, missing, version_of
 from layerzero.backends.entry_points import CodePoint
-from layerzero.host.policy import IN_PROCESS, Isolation, allowed_sources, isolation, names_kernels
+from layerzero.backends.signatures import Outside
+from layerzero.host.policy import IN_PROCESS, Isolation, allowed_sources, is_allowed, isolation, names_kernels
 
 FOLDER = Path(__file__).parent
 NOT_YET_MEASURED = 5  # priority of a row that states none: below torch's, until a device has run and timed it
@@ -25,6 +25,7 @@ _isolation: Isolation | None = None  # as isolation_changed() saw it last
 _registered: set[str] = set()
 _files_done = False
 _called: set[CodePoint] = set()  # entry points that were called
+_outside: dict[str, Outside] = {}  # by library: descriptors of other packages whose kernels may be used
 _problems: dict[str, str] = {}
 _libraries: dict[str, dict[str, Any]] = {}
 _modules: dict[str, tuple[str, ...]] = {}  # by library: the modules that its descriptors require
@@ -49,7 +50,7 @@ def begin() -> bool:
     allowed = allowed_sources()
     if names_kernels():
         register_files()  # the engine checks names in the policy against those of all libraries
-    done = proof.once(("entry points in code", allowed), functools.partial(_register_code, allowed))
+    done = proof.once(("entry points in code", allowed), _register_code)
     return done == ""
 
 
@@ -77,15 +78,26 @@ def _register_files() -> None:
             _try(name, descriptor)
 
 
-def _register_code(allowed: tuple[str, ...]) -> str:
-    """Calls the entry points. Returns the names of those whose package `allowed` excludes, or "" if all were called."""
+def policy_changed() -> None:
+    """Checks the signatures of other packages' descriptors again; kernels that may not be used any more are taken back."""
+    with _guard:
+        for name, outside in list(_outside.items()):
+            if outside.why_not():
+                del _outside[name]
+                for row in itertools.chain(*outside.descriptor["ops"].values()):
+                    _layerzero.unregister(row.get("adapter", ""))
+                _try(name, lambda outside=outside: outside)
+
+
+def _register_code() -> str:
+    """Calls the entry points. Returns the names of those whose package the policy excludes, or "" if all were called."""
     from layerzero.backends.entry_points import in_code
 
     left = []
     for point, descriptor in in_code():
         if point in _called:
             continue
-        if allowed and not any(fnmatchcase(name, glob) for name in point.names for glob in allowed):
+        if not is_allowed(*point.names):
             left.append(point.name)
             continue
         _called.add(point)
@@ -130,11 +142,13 @@ def _inductor() -> dict[str, Any]:
     return descriptor()
 
 
-def _try(name: str, descriptor: Callable[[], dict[str, Any] | None]) -> None:
+def _try(name: str, descriptor: Callable[[], dict[str, Any] | Outside | None]) -> None:
     """Registers the result of `descriptor`. An error in a library is never fatal; its text is kept."""
     try:
         found = descriptor()
-        if found is not None:
+        if isinstance(found, Outside):
+            _register_outside(found, name)
+        elif found is not None:
             register(found, name)
     except KeyboardInterrupt:
         raise
@@ -144,11 +158,28 @@ def _try(name: str, descriptor: Callable[[], dict[str, Any] | None]) -> None:
             _libraries.setdefault(name, _refused({}, error))  # no descriptor could be obtained
 
 
-def register(descriptor: dict[str, Any], name: str = "") -> None:
+def _register_outside(outside: Outside, name: str) -> None:
+    """Registers another package's descriptor; if the policy requires a signature that it lacks, its kernels are listed
+    as refused for this reason."""
+    why_not = outside.why_not()
+    register(outside.descriptor, name, why_not)
+    backend = outside.descriptor["backend"]
+    if why_not:
+        item = {"what": "a signature", "detail": why_not, "fix": None, "code": "POLICY_DENIED"}
+        _libraries[backend] |= {"installed": False, "missing": [item]}
+        _problems[name] = f"{name}: {why_not}"
+    else:
+        _outside[backend] = outside
+
+
+def register(descriptor: dict[str, Any], name: str = "", why_not: str = "") -> None:
     """Registers a descriptor's kernels as candidates; those not installed are listed with the reason. `name` is used in
-    reports if the engine refuses the descriptor and its own name is taken or missing."""
+    reports if the engine refuses the descriptor and its own name is taken or missing. `why_not`: the descriptor lacks a
+    signature, and its kernels are not usable for this reason."""
     try:
         availability = availability_of(descriptor)
+        if why_not:
+            availability = {"*": {"installed": False, "code": "POLICY_DENIED", "detail": why_not}}
     except (AttributeError, KeyError, TypeError):
         availability = {}  # it breaks the schema: the engine reports where
     try:
@@ -207,9 +238,10 @@ def _library(descriptor: dict[str, Any]) -> dict[str, Any]:
 def _refused(descriptor: Any, error: BaseException) -> dict[str, Any]:
     """Returns the record of a backend whose descriptor the engine refuses, without kernels."""
     given = descriptor if isinstance(descriptor, dict) else {}
-    from layerzero.errors import ConfigError
+    from layerzero.errors import ConfigError, UntrustedFileError
 
     code = "CAPABILITIES_SCHEMA_MISMATCH" if isinstance(error, ConfigError) else None
+    code = "POLICY_DENIED" if isinstance(error, UntrustedFileError) and signatures.required() else code
     item = {"what": "a descriptor that can be read", "detail": str(error), "fix": None, "code": code}
     return {
         "description": str(given.get("description", "")),

@@ -3,21 +3,23 @@
 Each names a file of its package ("package.kernels:capabilities.json"), which is found without importing the package, or a
 callable without parameters. That returns a descriptor (a dict, or the path of its JSON file), or nothing when it
 registered its kernels itself by `layerzero.register_kernel`; its package is imported before the first selection, unless
-the policy's `allow_sources` names neither the entry point nor the package.
+the policy's `allow_sources` names neither the entry point nor the package, or the policy requires signatures.
 """
 
 import functools
 import importlib.util
-import json
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from layerzero.backends import signatures
+from layerzero.backends.signatures import Outside
 
 GROUP = "layerzero.backends"
 
 
-def in_files() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+def in_files() -> Iterator[tuple[str, Callable[[], Outside]]]:
     """Yields name and descriptor of each entry point that is a file."""
     for point in entry_points(group=GROUP):
         if point.attr.endswith(".json"):
@@ -36,28 +38,16 @@ class CodePoint(NamedTuple):
         return self.name, self.module.partition(".")[0]
 
 
-def in_code() -> Iterator[tuple[CodePoint, Callable[[], dict[str, Any] | None]]]:
+def in_code() -> Iterator[tuple[CodePoint, Callable[[], Outside | None]]]:
     """Yields each entry point that has to be called, and the call, which returns a descriptor or None."""
     for point in entry_points(group=GROUP):
         if not point.attr.endswith(".json"):
-            yield CodePoint(point.name, point.module), functools.partial(_call, point)
+            yield CodePoint(point.name, point.module), functools.partial(signatures.call, point.name, point.load)
 
 
-def _read(point: EntryPoint) -> dict[str, Any]:
+def _read(point: EntryPoint) -> Outside:
     package, *folders = point.module.split(".")
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise FileNotFoundError(f"{point.value}: package {package} is not installed")
-    path = Path(spec.submodule_search_locations[0]).joinpath(*folders, point.attr)
-    return _from_outside(json.loads(path.read_text()))
-
-
-def _call(point: EntryPoint) -> dict[str, Any] | None:
-    descriptor = point.load()()
-    if descriptor is None:
-        return None
-    return _from_outside(descriptor if isinstance(descriptor, dict) else json.loads(Path(descriptor).read_text()))
-
-
-def _from_outside(descriptor: dict[str, Any]) -> dict[str, Any]:
-    return {**descriptor, "plugin_origin": "entry_point"}
+    return signatures.read(Path(spec.submodule_search_locations[0]).joinpath(*folders, point.attr))

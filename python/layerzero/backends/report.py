@@ -12,7 +12,7 @@ from typing import Any
 from layerzero import _layerzero, backends
 from layerzero.backends import compatibility
 from layerzero.backends.inductor.rows import SOURCE as COMPILED
-from layerzero.host.policy import IN_PROCESS, isolation
+from layerzero.host.policy import IN_PROCESS, is_allowed, isolation
 
 PCI = Path("/sys/bus/pci/devices")
 NVIDIA = "0x10de"
@@ -50,8 +50,8 @@ def report(imports: bool = True) -> list[dict[str, Any]]:
     operations, missing, tried, compatibility and worker: None, or how the policy's backend_isolation runs its kernels.
 
     `missing`: {"what", "detail", "fix", "code"} each; `fix` is a command, or null if nothing can be installed; `code`
-    is the reason code in explain, or null. Installed libraries are imported and tested here, unless `imports` is False;
-    `tried` is False for untested ones. `compatibility`: see compatibility.state().
+    is the reason code in explain, or null. Installed libraries that the policy allows are imported and tested here,
+    unless `imports` is False; `tried` is False for untested ones. `compatibility`: see compatibility.state().
     """
     backends.ensure_registered()
     devices = json.loads(_layerzero.devices())
@@ -117,7 +117,7 @@ def _gain(ratios: list[float]) -> dict[str, Any]:
 
 def _tried(name: str, library: dict[str, Any], imports: bool) -> dict[str, Any]:
     """Returns a backend's record, with the reason if it is installed but cannot be used."""
-    error = _layerzero.prove_backend(name) if imports and library["installed"] else ""
+    error = _layerzero.prove_backend(name) if imports and library["installed"] and is_allowed(name) else ""
     if not error:
         return library
     item = {"what": f"a {name} that works", "detail": error, "fix": None, "code": "BACKEND_IMPORT_FAILED"}

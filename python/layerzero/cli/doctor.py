@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from layerzero.cli._output import Json, NoImport, print_json
+from layerzero.errors import InvalidRequestError
 from layerzero.inspection import doctor_report
 
 
@@ -31,7 +32,12 @@ def command(
     if bundle is not None:
         from layerzero.telemetry.bundle import write
 
-        files = write(bundle, report.to_dict(), imports=not no_import)
+        try:
+            files = write(bundle, report.to_dict(), imports=not no_import)
+        except OSError as error:
+            raise InvalidRequestError(
+                "--bundle", "a file that can be written", f"{bundle} ({error.strerror})"
+            ) from error
         print(f"{bundle}: {', '.join(files)}", file=sys.stderr)
     if json:
         print_json(report.to_dict())

@@ -4,6 +4,7 @@ import contextvars
 import functools
 import json
 import os
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from layerzero import _layerzero
@@ -90,6 +91,12 @@ def is_strict() -> bool:
 def allowed_sources() -> tuple[str, ...]:
     """Returns `allow_sources` of the current context; if empty, every library is allowed."""
     return _traits(scope.get(), _changes).allowed_sources
+
+
+def is_allowed(*names: str) -> bool:
+    """True if `allow_sources` of the current context admits one of these names of a library."""
+    allowed = allowed_sources()
+    return not allowed or any(fnmatchcase(name, glob) for name in names for glob in allowed)
 
 
 def names_kernels() -> bool:

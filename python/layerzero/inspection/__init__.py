@@ -1,5 +1,6 @@
 """Inspection: which kernel a call runs, why, and what else is available; and calls of operations by name."""
 
+import contextlib
 import importlib
 import json
 import platform
@@ -9,7 +10,7 @@ from typing import Any
 from layerzero import _layerzero, backends
 from layerzero.contracts import contracts, flat_name, parameter_names, resolve_call
 from layerzero.contracts.axes import Description, fixed_arguments, with_contract_axes
-from layerzero.errors import NoKernelFoundError, Reason, UnknownNameError, failures_of, known_name
+from layerzero.errors import LayerZeroError, NoKernelFoundError, Reason, UnknownNameError, failures_of, known_name
 from layerzero.host.policy import IN_PROCESS, isolation
 from layerzero.inspection.report import Choice, DoctorReport, KernelList, KernelRecord, Record, SelectionReport
 from layerzero.torch import attach
@@ -217,7 +218,10 @@ def doctor_report(imports: bool = True) -> DoctorReport:
     devices = json.loads(_layerzero.devices())
     counters = json.loads(_layerzero.stats())
     if not counters["selections"] and not counters["measured_records"]:
-        _layerzero.use_prior()  # as the first selection does, so that the records in force are counted before it too
+        # As the first selection does, so that the records in force are counted before it too; an error in the machine's
+        # file is `problem` below.
+        with contextlib.suppress(LayerZeroError):
+            _layerzero.use_prior()
         counters = json.loads(_layerzero.stats())
     measured = gains()
     libraries = {name: library | {"gain": measured.get(name)} for name, library in libraries.items()}

@@ -1,14 +1,12 @@
 """The disk cache: converted GGUF models, packed weights, findings about models. All of it can be recreated."""
 
-import contextlib
 import json
 import os
 import pathlib
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 from layerzero import _layerzero
 
@@ -22,20 +20,14 @@ def cache_dir() -> pathlib.Path:
     return pathlib.Path(given or json.loads(_layerzero.policy_text())["keys"]["cache_dir"]["value"]).expanduser()
 
 
-@contextlib.contextmanager
-def replaced(path: pathlib.Path) -> Iterator[BinaryIO]:
-    """Yields a file that replaces `path` whole at the end of the block; an error leaves `path` unchanged."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, made = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with open(descriptor, "wb") as file:
-            yield file
-        os.chmod(made, 0o644)
-        os.replace(made, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(made)
-        raise
+def model_folder(*parts: str) -> pathlib.Path:
+    """Returns a folder of the cache for a model's files, which may not exist yet. UntrustedFileError (an OSError): other
+    users can write the cache, and nothing in it is read or written."""
+    folder = cache_dir()
+    made = folder.joinpath("models", *parts)
+    for checked in (folder, *made.relative_to(folder).parents, made):
+        _layerzero.check_trusted(str(folder / checked))
+    return made
 
 
 def not_kept(what: str, error: OSError) -> None:

@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
-from layerzero.errors import InvalidRequestError, LayerZeroError, NotInstalledError, one_of
+from layerzero.errors import InvalidRequestError, LayerZeroError, NotInstalledError, UntrustedFileError, one_of
 from layerzero.host.optional import need
-from layerzero.models.disk_cache import cache_dir, not_kept, touch
+from layerzero.models.disk_cache import model_folder, not_kept, touch
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 _FORMAT = "1"  # increased when the stored form changes, so that older folders are not found
@@ -159,7 +159,10 @@ def _convert(path, dtype, folder):
 
 def converted_folder(path, dtype_name):
     """Returns the stored form of a GGUF file, converting it if it is missing; two processes may do this at once."""
-    final = cache_dir() / "models" / file_digest(path) / f"{dtype_name}-v{_FORMAT}"
+    try:
+        final = model_folder(file_digest(path), f"{dtype_name}-v{_FORMAT}")
+    except UntrustedFileError as error:
+        return _converted_for_now(path, dtype_name, error)
     if (final / "config.json").is_file():
         touch(final)
         return final

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from layerzero.models.disk_cache import replaced
+from layerzero.host.files import replaced
 
 _ALIGNMENT = 64
 
@@ -31,7 +31,7 @@ def write(path: pathlib.Path, tensors: dict[str, torch.Tensor], about: dict[str,
     header["__metadata__"] = {"about": json.dumps(about), "crc32": str(checksum)}
     text = json.dumps(header).encode()
     text += b" " * (-(8 + len(text)) % _ALIGNMENT)
-    with replaced(path) as file:
+    with replaced(path, folders=True) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors.values():
             file.write(_bytes(tensor))

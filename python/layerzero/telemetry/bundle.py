@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from layerzero import _layerzero
+from layerzero.host.files import replaced
 from layerzero.inspection import explain_call, kernel_rows
 from layerzero.inspection.metrics import metrics
 from layerzero.telemetry.health import health
@@ -115,8 +116,7 @@ def write(path: str | os.PathLike[str], doctor: dict[str, Any], imports: bool) -
     """Writes the archive, readable by its owner alone, and returns the names of its files."""
     clean = Cleaner(dict(os.environ))
     files = {f"{name}.json": json.dumps(clean.data(data), indent=1) for name, data in contents(doctor, imports).items()}
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    with replaced(path, 0o600) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in files.items():
             archive.writestr(name, text)
     return list(files)

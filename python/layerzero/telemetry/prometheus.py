@@ -1,14 +1,13 @@
 """lz.metrics() as metrics of prometheus_client: text, a file, a collector."""
 
 import os
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import prometheus_client
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from layerzero.host.files import replaced
 from layerzero.inspection.metrics import metrics
 from layerzero.telemetry.health import breakers
 
@@ -39,16 +38,8 @@ def text(data: dict[str, Any] | None = None) -> str:
 
 def write(path: str | os.PathLike[str], data: dict[str, Any] | None = None) -> None:
     """Replaces the file in one step, so that no reader sees half of it."""
-    target = Path(path)
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text(data))
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with replaced(path) as file:
+        file.write(text(data).encode())
 
 
 def _families(data: dict[str, Any]) -> Iterator[Metric]:

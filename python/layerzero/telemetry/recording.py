@@ -5,12 +5,12 @@ import os
 import platform
 import threading
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from layerzero import _layerzero, configure
 from layerzero.backends.report import gains
+from layerzero.host.files import replaced
 from layerzero.inspection.metrics import metrics
 from layerzero.telemetry.health import breakers
 
@@ -116,4 +116,6 @@ class report:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes the page."""
-        Path(path).write_text(self.html(), encoding="utf-8")
+        page = self.html()
+        with replaced(path) as file:
+            file.write(page.encode())

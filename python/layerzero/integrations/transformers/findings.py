@@ -13,8 +13,9 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from layerzero.host.files import replaced
 from layerzero.integrations.transformers import layers, structure
-from layerzero.models.disk_cache import cache_dir, replaced, touch
+from layerzero.models.disk_cache import cache_dir, model_folder, touch
 
 LEAST_MODULES = 100  # of a smaller model the search takes a tenth of a second, and a file is not worth it
 _FORMAT = 1
@@ -61,8 +62,9 @@ class Findings:
 
 def kept_for(key: str) -> dict[str, Any] | None:
     """The answers that were kept for a structure; None where there are none, or the file is not what `write` made."""
-    path = _path_of(key)
+    path = cache_dir()
     try:
+        path = _path_of(key)
         content = json.loads(path.read_bytes())
         answers = content["answers"]
         if (content["format"], content["key"], content["sha256"]) != (_FORMAT, key, _digest(answers)):
@@ -80,7 +82,7 @@ def kept_for(key: str) -> dict[str, Any] | None:
 
 
 def _path_of(key: str) -> pathlib.Path:
-    return cache_dir() / "models" / key / f"findings-v{_FORMAT}" / "findings.json"
+    return model_folder(key, f"findings-v{_FORMAT}") / "findings.json"
 
 
 def _digest(answers: Any) -> str:
@@ -88,7 +90,7 @@ def _digest(answers: Any) -> str:
 
 
 def _write(path: pathlib.Path, key: str, answers: Any) -> None:
-    with replaced(path) as file:
+    with replaced(path, folders=True) as file:
         text = json.dumps({"format": _FORMAT, "key": key, "sha256": _digest(answers), "answers": answers})
         file.write(text.encode())
 

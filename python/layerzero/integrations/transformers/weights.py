@@ -17,12 +17,12 @@ import torch
 from torch import nn
 
 from layerzero import _layerzero
-from layerzero.errors import InvalidRequestError
+from layerzero.errors import InvalidRequestError, UntrustedFileError
 from layerzero.host.optional import need
 from layerzero.integrations.transformers.blocks import BlockWeight
 from layerzero.integrations.transformers.released import BlockRows, ReleasedParameter
 from layerzero.models import packed_file
-from layerzero.models.disk_cache import cache_dir, not_kept, touch
+from layerzero.models.disk_cache import model_folder, not_kept, touch
 from layerzero.models.gguf import file_digest
 from layerzero.torch.writes import Seen, are_counted
 
@@ -164,7 +164,7 @@ def _entry(model: nn.Module, linears: Mapping[str, Weighted], kind: str) -> path
     """Where the cache keeps these blocks. A file's are kept for the parameters that they were compared with."""
     own = _digest_of(linears)
     source, name = (file_digest(_path_of(model)), f"gguf-{own[:16]}") if kind == "gguf" else (own, kind)
-    return cache_dir() / "models" / source / f"{name}-v{_VERSION}" / "blocks.safetensors"
+    return model_folder(source, f"{name}-v{_VERSION}") / "blocks.safetensors"
 
 
 def _read_entry(path: pathlib.Path, about: dict[str, Any]) -> dict[str, BlockWeight] | None:
@@ -201,7 +201,11 @@ def _kept(
     """
     if not _on_host(linears):
         return Blocks(make(), why_not_kept="they are made on the model's device")
-    path = _entry(model, linears, kind)
+    try:
+        path = _entry(model, linears, kind)
+    except UntrustedFileError as error:
+        not_kept("a model's packed weights", error)
+        return Blocks(make(), why_not_kept=str(error))
     about = {"version": _VERSION, "entry": f"{path.parent.parent.name}/{path.parent.name}"}
     found = _read_entry(path, about)
     if found is not None:

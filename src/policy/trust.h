@@ -1,0 +1,30 @@
+// What a policy says about files that decide which code runs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "base/export.h"
+#include "policy/policy.h"
+
+namespace lz {
+
+enum class FileKind : uint8_t {
+  kPlugin,  // a shared library, or the descriptor of one
+  kData,    // a descriptor of another package
+};
+bool RequiresSignature(const Policy& policy, FileKind kind);
+// kUntrusted if the policy requires a signature of the kind and `path`.sig has none of these bytes by a trusted key.
+LZ_OWN Status CheckSigned(const Policy& policy, FileKind kind, const std::string& path, std::string_view bytes);
+// The bytes of a file that no other user can change, else kUntrusted; kNotInstalled: it cannot be read.
+LZ_OWN Result<std::string> ReadTrusted(const std::string& path, const char* what);
+
+// The C libraries that LAYERZERO_LIBRARIES names and that may be opened, which runs their code. One is refused if the
+// process's policy leaves it out of allow_sources, or requires signatures of plugins and it has none, or if another
+// user can change the file; a policy that cannot be read refuses all. RefusedLibraries() has the reasons.
+std::map<std::string, std::string, std::less<>> CheckedLibraries();
+
+}  // namespace lz

@@ -1,0 +1,214 @@
+// The fuzz targets of every parser of texts from outside: whatever the text, it is read or refused with a reason, and
+// what was read can be written and read again.
+//   LZ_FUZZ_EXECUTIONS=10000000   texts per parser (default 2,000)      LZ_FUZZ_SEED=7   another sequence
+//   LZ_FUZZ_SECONDS=300           ends each parser's loop after this time
+// scripts/fuzz_parsers.sh runs them under sanitizers.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/json_reader.h"
+#include "base/signature.h"
+#include "base/trusted_file.h"
+#include "health/quarantine.h"
+#include "mutate.h"
+#include "perfdb/record.h"
+#include "platform/device.h"
+#include "policy/policy.h"
+#include "registry/descriptor.h"
+#include "registry/expression.h"
+#include "registry/registry.h"
+#include "test_paths.h"
+
+namespace lz {
+namespace {
+
+const std::filesystem::path kRoot = LZ_SOURCE_DIR;
+
+std::string Text(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_FALSE(text.str().empty()) << path;
+  return text.str();
+}
+
+uint64_t FromEnvironment(const char* name, uint64_t absent) {
+  const char* value = std::getenv(name);
+  return value && *value ? std::strtoull(value, nullptr, 10) : absent;
+}
+
+const Registry& Operations() {
+  static const Registry registry;
+  return registry;
+}
+
+// Parses changed texts; `parse` returns the status. A refusal has a code of files, a field and what was wanted.
+void Fuzz(std::vector<std::string> seeds, const std::function<Status(const std::string&)>& parse,
+          StatusCode code = StatusCode::kConfig, uint64_t least = 1000) {
+  for (const std::string& seed : seeds) ASSERT_TRUE(parse(seed).ok()) << parse(seed).Text() << "\n" << seed;
+  const uint64_t executions = FromEnvironment("LZ_FUZZ_EXECUTIONS", 2000);
+  fuzz::Mutator mutator(std::move(seeds), FromEnvironment("LZ_FUZZ_SEED", 1));
+  // Stops after LZ_FUZZ_SECONDS (default: never), and says how far it came.
+  const auto end =
+      std::chrono::steady_clock::now() + std::chrono::seconds(FromEnvironment("LZ_FUZZ_SECONDS", 1u << 30));
+  uint64_t accepted = 0, done = 0;
+  for (; done < executions && (done % 256 || std::chrono::steady_clock::now() < end); ++done) {
+    const std::string text = mutator.Next();
+    const Status status = parse(text);
+    if (status.ok()) {
+      ++accepted;
+      mutator.Keep(text);
+      continue;
+    }
+    ASSERT_EQ(int(status.code()), int(code)) << status.Text() << "\n" << text;
+    ASSERT_FALSE(status.parts().wanted.empty()) << text;
+    ASSERT_LT(status.Text().size(), 20000u) << text.size();
+  }
+  std::cout << done << " texts (" << accepted << " accepted)\n";
+  EXPECT_GE(accepted, least ? done / least : 0);  // the loop reaches what is behind the first checks
+  EXPECT_LT(accepted, done);
+}
+
+TEST(Parsers, Policy) {
+  Fuzz({Text(kRoot / "policies/default.yaml"),
+        "version: 1\nprefer_sources: [hwy, torch]\nlocks:\n  attention.causal: a.b\ncache: {enabled: true, max_size: "
+        "12}\n",
+        "rules:\n- match: {sm: \">=90\", operation: \"attention.*\", dtype: [a, b]}\n  prefer: \"flash_attn.v3.*\"\n"
+        "- match:\n    seq_len: \">16384\"\n  avoid_sources:\n    - xformers\n",
+        "security: {require_signatures: all, trusted_keys: [" + std::string(64, 'a') + "]}\ntp: {size: 8}\n"},
+       [](const std::string& text) {
+         const std::vector<PolicyLayer> layers = {{.name = "file", .yaml = text, .is_scope = false}};
+         auto policy = ParsePolicy(layers);
+         if (!policy.ok()) return policy.TakeStatus();
+         EXPECT_TRUE(nlohmann::json::accept(PolicyJson(*policy))) << text;
+         return Status();
+       });
+}
+
+TEST(Parsers, Environment) {
+  Fuzz({"LAYERZERO_PREFER=hwy,torch", "LAYERZERO_DISABLED=1", "LAYERZERO_LOCK_NORM_RMS=a.b", "LAYERZERO_VERBOSE=2",
+        "LAYERZERO_LIBRARIES=openblas=libopenblas.so.0,onednn=/opt/lib/libdnnl.so.3",
+        "LAYERZERO_METRICS=127.0.0.1:9464"},
+       [](const std::string& text) {
+         const size_t equals = text.find('=');
+         const std::vector<std::pair<std::string, std::string>> variables = {
+             {text.substr(0, equals), equals == text.npos ? "" : text.substr(equals + 1)}};
+         auto layer = EnvironmentLayer(variables);
+         if (!layer.ok()) return layer.TakeStatus();
+         auto policy = ParsePolicy(std::vector<PolicyLayer>{*layer});
+         return policy.ok() ? Status() : policy.TakeStatus();
+       });
+}
+
+TEST(Parsers, Json) {
+  Fuzz({R"({"a": [1, -2.5, "text", null, true], "b": {"c": {}}})", "[[[[1]]]]", R"("é\u00e9")"},
+       [](const std::string& text) {
+         auto value = ReadJson(text, {.what = "file"});
+         if (!value.ok()) return value.TakeStatus();
+         EXPECT_TRUE(ReadJson(value->dump(), {.what = "again"}).ok()) << text;
+         return Status();
+       });
+}
+
+TEST(Parsers, Descriptor) {
+  std::vector<std::string> seeds = {Text(kRoot / "examples/plugin/capabilities.json")};
+  for (const char* name : {"liger", "flash_attn", "quack"}) {
+    seeds.push_back(Text(kRoot / "python/layerzero/backends" / name / "capabilities.json"));
+  }
+  std::erase_if(seeds, [](const std::string& text) { return text.size() > 8192; });
+  Fuzz(std::move(seeds), [](const std::string& text) {
+    auto descriptor = ParseDescriptor(text, "file", Operations());
+    if (!descriptor.ok()) return descriptor.TakeStatus();
+    EXPECT_EQ(descriptor->hash, Sha256Hex(text));
+    return Status();
+  });
+}
+
+TEST(Parsers, Records) {
+  Fuzz({Text(kRoot / "tests/perfdb/records/valid.json"), R"({"schema_version": "1.0", "records": []})"},
+       [](const std::string& text) {
+         auto records = perfdb::ReadRecords(text, "file");
+         if (!records.ok()) return records.TakeStatus();
+         const std::string written = perfdb::WriteRecords(*records);
+         auto again = perfdb::ReadRecords(written, "again");
+         EXPECT_TRUE(again.ok() && perfdb::WriteRecords(*again) == written) << text;
+         return Status();
+       });
+}
+
+TEST(Parsers, Quarantine) {
+  Fuzz({Text(kRoot / "src/health/known_wrong.json"),
+        R"({"version": 1, "rows": [{"kernel": "a.k", "operation": "norm.rms", "outcome": "crashed", "since": 5,
+            "until": 7, "strikes": 2, "device": "d", "version": "1", "driver": "580.65", "driver_versions":
+            {"min": "1", "below": "2"}, "when": [{"field": "dtype", "relation": "==", "value": 2}]}]})"},
+       [](const std::string& text) {
+         auto rows = ReadQuarantine(text, "file");
+         if (!rows.ok()) return rows.TakeStatus();
+         for (const QuarantineRow& row : *rows) {
+           const auto again = ReadQuarantine(nlohmann::json{{"version", 1}, {"rows", {RowToJson(row)}}}.dump(
+                                                 -1, ' ', false, nlohmann::json::error_handler_t::replace),
+                                             "again");
+           EXPECT_TRUE(again.ok() && (*again)[0].IsSame(row)) << text;
+           (void)row.library_versions.Holds(row.version);
+         }
+         return Status();
+       });
+}
+
+TEST(Parsers, Signature) {
+  const KeyPair pair = NewKeyPair();
+  const std::vector<std::string> trusted = {pair.public_key};
+  Fuzz(
+      {*Sign("bytes", pair.pem, "key")},
+      [&](const std::string& text) { return CheckSignature("file", "bytes", text, trusted); }, kUntrusted, 0);
+}
+
+TEST(Parsers, PrivateKey) {
+  Fuzz(
+      {NewKeyPair().pem},
+      [](const std::string& text) {
+        auto made = Sign("bytes", text, "key");
+        return made.ok() ? Status() : made.TakeStatus();
+      },
+      StatusCode::kConfig, 0);
+}
+
+TEST(Parsers, Device) {
+  std::vector<std::string> seeds;
+  for (const auto& entry : std::filesystem::directory_iterator(kRoot / "devices")) {
+    if (entry.path().extension() == ".json") seeds.push_back(Text(entry.path()));
+  }
+  Fuzz(std::move(seeds), [](const std::string& text) {
+    auto device = ParseDevice(text);
+    return device.ok() ? Status() : device.TakeStatus();
+  });
+}
+
+TEST(Parsers, Expression) {
+  Fuzz(
+      {"b * h_q", "(hidden + 127) / 128", "n / format[1, 2]", "4 * (a + b) * c - 1"},
+      [](const std::string& text) {
+        auto expression = Expression::Parse(text, [](std::string_view name) {
+          return name.size() < 8 ? std::optional<int>(int(name.size()) % 4) : std::nullopt;
+        });
+        if (!expression.ok()) return expression.TakeStatus();
+        for (const auto& values :
+             {std::array<int64_t, 8>{1, 2, 3, 4}, std::array<int64_t, 8>{INT64_MAX, INT64_MIN, -1, 0}}) {
+          (void)expression->Evaluate(values.data());
+        }
+        return Status();
+      },
+      StatusCode::kInternal);
+}
+
+}  // namespace
+}  // namespace lz
