@@ -23,6 +23,7 @@ from layerzero.integrations.transformers.recognise.match import (  # noqa: E402
 from layerzero.integrations.transformers.recognise.patterns.linear import name_of  # noqa: E402
 from layerzero.integrations.transformers.recognise.patterns.mlp import activation_of  # noqa: E402
 from layerzero.integrations.transformers.recognise.patterns.norm import norm_of  # noqa: E402
+from layerzero.integrations.transformers.recognise.patterns.scores import add_attends  # noqa: E402
 from layerzero.integrations.transformers.recognise.trace import Recorder, again, unclear  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -51,6 +52,16 @@ def graph_of(compute):
     with torch.inference_mode(), Recorder([layer]) as recorder:
         layer(ROWS.clone())
     return recorder.graphs[0]
+
+
+def test_what_does_not_lead_to_the_result_is_not_the_layers():
+    def compute(layer, rows):
+        nn.functional.scaled_dot_product_attention(*[torch.ones(1, 1, 1, 8)] * 3)  # a library that is tried meanwhile
+        return rows * layer.weight
+
+    graph = graph_of(compute)
+    add_attends(graph)
+    assert "attend" not in [node.op for node in graph.nodes]
 
 
 RMS = any_node("x") * call("rsqrt", call("mean", any_node("x") ** 2) + number("eps")) * parameter("weight")

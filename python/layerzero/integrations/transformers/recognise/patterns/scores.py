@@ -18,12 +18,25 @@ _BETWEEN = {"add", "mul", "div", "sub", "masked_fill", "where", "clamp", "maximu
 
 def add_attends(graph: Graph) -> None:
     """Makes the attention that is written out in a graph one node each."""
-    for node in [*graph.nodes]:
+    reached = _leading_to(graph.result)
+    for node in [each for each in graph.nodes if id(each) in reached]:
         if node.op == "scaled_dot_product_attention":
             _of_function(graph, node)
         elif node.op == "softmax":
             for product in _products_with(graph, node):
                 _of_softmax(graph, node, product)
+
+
+def _leading_to(result: Node) -> set[int]:
+    """The ids of the nodes that a result depends on. What else was called meanwhile, a library's test for example, is not
+    the layer's."""
+    found, todo = set[int](), [result]
+    while todo:
+        node = todo.pop()
+        if id(node) not in found:
+            found.add(id(node))
+            todo += node.inputs
+    return found
 
 
 def _products_with(graph: Graph, weights: Node) -> Iterator[Node]:
