@@ -86,6 +86,19 @@ std::optional<Draft> In(const Operation& op, Draft d, DType dtype) {
   return d.dtypes[0] == dtype ? std::optional(std::move(d)) : std::nullopt;
 }
 
+// The fewest broken rows on a device with a GPU's launch limits or with none, which rows for larger calls need.
+int FewestBroken(const KernelEntry& k, BoundCall& r, const DeviceFacts& device, const PolicyFacts& policy) {
+  static const Device& gpu =
+      *std::ranges::max_element(SimulatedDevices(), {}, [](const Device& d) { return d.fact(DeviceField::kMaxGridY); });
+  int least = INT_MAX;
+  for (const Device* machine : {&gpu, static_cast<const Device*>(nullptr)}) {
+    r.machine = machine;
+    RefreshFacts(r);
+    least = std::min(least, NumBroken(k, r, device, policy));
+  }
+  return least;
+}
+
 // The dtypes of `wanted` in which some request is admitted.
 DTypeMask Reached(const KernelEntry& k, const std::vector<Draft>& seeds, DTypeMask wanted) {
   const Operation& op = *k.op;
@@ -98,7 +111,7 @@ DTypeMask Reached(const KernelEntry& k, const std::vector<Draft>& seeds, DTypeMa
     const auto broken = [&](const Draft& draft) {
       const auto changed = In(op, draft, dtype);
       const auto built = changed ? Build(op, *changed) : nullptr;
-      return built ? NumBroken(k, built->r, *device, *policy) : INT_MAX;
+      return built ? FewestBroken(k, built->r, *device, *policy) : INT_MAX;
     };
     Draft nearest;
     int left = INT_MAX;
@@ -302,8 +315,10 @@ TEST_F(Invariants, AnExplicitChoicePassesTheSameFilter) {
   for (const auto& op : selector().registry().operations()) {
     ForRequests(*op, 12, [&](Request& r) {
       r.device = *selector().context().FindByName("h100");
-      r.facts.v[kSlotDevice] = r.device;
       const Device& device = selector().context().device(r.device);
+      r.machine = &device;
+      RefreshFacts(r);
+      r.facts.v[kSlotDevice] = r.device;
       for (const Candidate& c : Filter(r, VariantOf(r), device, PolicyOf(*op))) {
         selector().set_measurements([&](const KernelEntry& k, const BoundCall&) {
           return std::optional(Measurement{.median_us = &k == c.kernel ? 1.0 : 100.0, .confidence = 1});
