@@ -280,7 +280,8 @@ def routing(case: Case, device: str = "cuda", loops: int = 300) -> float:
     try:
         dtypes = {str(t.dtype).removeprefix("torch.") for t in arguments.values() if isinstance(t, torch.Tensor)}
         layouts = tuple(contracts()[case.operation]["layouts"]) or ("BSHD",)
-        facts = _facts(case.operation) | ({"max_sm": 999} if report.device.platform == "cuda" else {})
+        any_device = {"min_sm": None, "max_sm": None} if report.device.platform == "cuda" else {}
+        facts = _facts(case.operation) | any_device
         how = {"supported_dtypes": dtypes, "platform": report.device.platform, "requires_layouts": layouts} | facts
         lz.register_kernel(report.operation, kernel, **how)(passes)
         with lz.policy(locks={report.operation: kernel}):
