@@ -80,7 +80,7 @@ def broken_text(text: str, dice: random.Random) -> bytes:
     if kind == 2:
         return text.replace("{", "{" + '"a":' + DEEP + ",", 1).encode()
     if kind == 3:
-        return data + b" " * (1 << 21)
+        return data.replace(b"{", b'{"description": "' + b"x" * (1 << 21) + b'", ', 1)
     if kind == 4:
         return data.replace(b'"schema_version"', b'"backend": "twice", "schema_version"', 1).replace(b'"version"', b'"version": 1, "version"', 1)  # fmt: skip
     if kind == 5:
@@ -113,7 +113,6 @@ def descriptor(dice: random.Random) -> bytes:
         ((*row, "constraints", 0, "relation"), name),
         ((*row, "dtypes"), [name]),
         ((*row, "requires_layouts"), [name]),
-        (("plugin_origin",), name),
         (("platform",), name),
         (("schema_version",), name),
         (("ops", "norm.rms"), DESCRIPTOR["ops"]["norm.rms"] * 2),
@@ -143,7 +142,7 @@ def policy(dice: random.Random) -> bytes:
             "security: {require_signatures: " + str(dice.randrange(10**6)) + "}\n",
             "{" * dice.randrange(20, 20000),
             "- " * dice.randrange(20, 20000),
-            f"%TAG ! tag:{dice.randrange(10**6)}\n---\nversion: 1\n",
+            f"%TAG ! tag:{dice.randrange(10**6)}\n---\nversion: !x 1\n",
             f"--- {{version: 1}}\n--- {{version: {dice.randrange(10**6)}}}\n",
         ]
         return dice.choice(bombs).encode()
@@ -182,8 +181,15 @@ class Run:
         return "accepted"
 
     def descriptor(self, dice: random.Random) -> str:
-        text = descriptor(dice)
-        return self.refused(lambda: self.native.register_backend(text.decode("utf-8", "surrogateescape").encode("utf-8", "replace").decode(), "{}") if b"\x00" not in text else self.native.records(text.decode("latin-1"), "descriptor"))  # fmt: skip
+        """Reads it as a package's file is read, and hands it to the engine as it was read."""
+        path = self.folder / "capabilities.json"
+        path.write_bytes(descriptor(dice))
+        return self.refused(lambda: self.register(path))
+
+    def register(self, path: Path) -> None:
+        from layerzero.backends import signatures
+
+        self.native.register_backend(json.dumps(signatures.read(path).descriptor), "{}")
 
     def policy(self, dice: random.Random) -> str:
         path = self.folder / "hostile.yaml"

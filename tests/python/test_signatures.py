@@ -187,6 +187,15 @@ def test_a_descriptor_that_others_can_write_is_refused(package, key):
     assert not done.stdout.startswith("lz_file") and f"chmod go-w '{path}'" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("text", ["[" * 100000, '{"backend": 1, "backend": 2}', "[]", "{", "\xff"])
+def test_a_descriptor_that_is_no_plain_json_is_a_typed_error(tmp_path, text):
+    from layerzero.backends import signatures
+
+    (tmp_path / "capabilities.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(lz.ConfigError):
+        signatures.read(tmp_path / "capabilities.json")
+
+
 # ---- plugins
 
 GOOD = sorted(ROOT.glob("build/*/plugins/libplugin_good.so"))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from layerzero import _layerzero
-from layerzero.errors import UntrustedFileError
+from layerzero.errors import ConfigError, UntrustedFileError
 
 
 class Outside(NamedTuple):
@@ -38,7 +38,18 @@ def required() -> bool:
 def read(path: Path) -> Outside:
     """Returns the descriptor in a file that no other user can change, whether or not it is signed."""
     content = _layerzero.read_trusted(str(path), "descriptor")
-    return Outside(_from_outside(json.loads(content)), str(path), content)
+    try:
+        descriptor = json.loads(content, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(str(path), "JSON that is not nested deeply, with each key once", str(error)) from error
+    return Outside(_from_outside(descriptor), str(path), content)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"a key twice among {', '.join(sorted(found))[:200]}")
+    return found
 
 
 def call(name: str, function: Callable[[], Callable[[], Any]]) -> Outside | None:
@@ -61,5 +72,7 @@ def _unsigned(name: str) -> UntrustedFileError:
     )
 
 
-def _from_outside(descriptor: dict[str, Any]) -> dict[str, Any]:
+def _from_outside(descriptor: Any) -> dict[str, Any]:
+    if not isinstance(descriptor, dict):
+        raise ConfigError("descriptor", "an object", type(descriptor).__name__)
     return {**descriptor, "plugin_origin": "entry_point"}
