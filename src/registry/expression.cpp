@@ -57,7 +57,13 @@ class ExpressionParser {
     }
   }
   bool Atom() {
-    if (Take('(')) return Sum() && Take(')');
+    if (Take('(')) {
+      if (++depth_ > kMaxDepth) {  // each level is several calls of this parser
+        error_ = "at most 32 parentheses in each other";
+        return false;
+      }
+      return Sum() && Take(')') && depth_-- > 0;
+    }
     Skip();
     const size_t start = at_;
     if (text_.substr(at_, 3) == "...") {
@@ -107,7 +113,7 @@ class ExpressionParser {
   const std::function<std::optional<int>(std::string_view)>& resolve_;
   Expression expression_;
   std::string error_;
-  size_t at_ = 0;
+  size_t at_ = 0, depth_ = 0;
 };
 
 Result<Expression> Expression::Parse(std::string_view text,

@@ -36,5 +36,14 @@ TEST(Expression, RefusesWhatItCannotRead) {
   }
 }
 
+TEST(Expression, BoundsItsParentheses) {
+  const auto nested = [](size_t levels) { return std::string(levels, '(') + "n" + std::string(levels, ')'); };
+  EXPECT_EQ(Value(nested(32) + " + " + nested(32), 3, 0), 6);
+  for (const size_t levels : {33, 1000, 1000000}) {
+    EXPECT_FALSE(Expression::Parse(nested(levels), Resolve).ok()) << levels;
+    EXPECT_FALSE(Expression::Parse(std::string(levels, '('), Resolve).ok()) << levels;
+  }
+}
+
 }  // namespace
 }  // namespace lz
