@@ -21,7 +21,7 @@ def command(
     new_key: Annotated[Path | None, typer.Option(help="make a private key in this file")] = None,
     json: Json = False,
 ) -> None:
-    """Signs plugins, descriptors and records with Ed25519, for `security.require_signatures`.
+    """Signs plugins and descriptors with Ed25519, for `security.require_signatures`.
 
     --new-key makes a key and prints its public key, which goes into `security.trusted_keys` where the files are used. Only
     this user may read the private key. `openssl genpkey -algorithm ed25519` makes such keys too.
