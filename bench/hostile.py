@@ -94,7 +94,9 @@ def descriptor(dice: random.Random) -> bytes:
         return broken_text(json.dumps(DESCRIPTOR), dice)
     row = ("ops", "norm.rms", 0)
     if kind == 1:  # a value of the wrong kind or out of range
-        at = dice.choice([p for p in paths(DESCRIPTOR) if p and p[0] != "requires" and p[-1] != "accepts"])  # null: none
+        at = dice.choice(
+            [p for p in paths(DESCRIPTOR) if p and p[0] != "requires" and p[-1] != "accepts"]
+        )  # null: none
         return json.dumps(
             put(DESCRIPTOR, at, dice.choice((None, -(2**70), 1e308, "", [[]], {"a": {}}, {"": 0})))
         ).encode()

@@ -159,6 +159,8 @@ def record(model: nn.Module, layers: Any, run: Any, attention: str) -> list[Grap
         raise NotReached(f"it could not be run on a small input: {structure.first_line(error)}") from error
     finally:
         choices.put_back(before, "attn")
+        for name, compute in zip(NAMES, computes, strict=True):  # a registered recorder would keep the model
+            AttentionInterface.register(name, compute)
     return recorder.graphs
 
 
