@@ -86,7 +86,11 @@ def policy_changed() -> None:
                 del _outside[name]
                 for row in itertools.chain(*outside.descriptor["ops"].values()):
                     _layerzero.unregister(row.get("adapter", ""))
-                _try(name, lambda outside=outside: outside)
+                _try(name, functools.partial(_given, outside))
+
+
+def _given(outside: Outside) -> Outside:
+    return outside
 
 
 def _register_code() -> str:

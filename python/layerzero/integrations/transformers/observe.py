@@ -145,7 +145,7 @@ def record(model: nn.Module, layers: Any, run: Any, attention: str) -> list[Grap
     """The graphs of layers in one `run()` of a model; raises NotReached where it does not run."""
     recorder = Recorder(layers)
     masks = sdpa_mask, attention_interface.layerzero_eager_mask
-    computes = attention_interface.layerzero_attention, attention_interface.eager_attention
+    computes: tuple[Any, ...] = attention_interface.layerzero_attention, attention_interface.eager_attention
     for name, mask, compute in zip(NAMES, masks, computes, strict=True):
         AttentionInterface.register(name, recorder.attending(compute, compute is attention_interface.eager_attention))
         AttentionMaskInterface.register(name, mask)
