@@ -35,13 +35,11 @@ void ApplyHealth(BoundCall& r, const Device& device, const OperationPolicy& poli
     const auto refuse = [&](ReasonCode code, int64_t wanted) {
       c.reasons.push_back({code, Rel::kEq, kNoField, kNoRow, wanted, r.device});
     };
-    if (std::ranges::find(failed, c.kernel) != failed.end()) {
+    const bool can_be_left_out = !c.kernel->spec.reference;
+    const bool has_failed = std::ranges::find(failed, c.kernel) != failed.end();
+    if (has_failed || (can_be_left_out && query.IsOpen(*c.kernel))) {
       refuse(ReasonCode::kBackendError, 0);
-    } else if (c.kernel->spec.reference) {
-      continue;
-    } else if (query.IsOpen(*c.kernel)) {
-      refuse(ReasonCode::kBackendError, 0);
-    } else if (const int64_t row = query.QuarantinedBy(*c.kernel, holds); row >= 0) {
+    } else if (const int64_t row = can_be_left_out ? query.QuarantinedBy(*c.kernel, holds) : -1; row >= 0) {
       refuse(ReasonCode::kQuarantined, row);
     }
   }
