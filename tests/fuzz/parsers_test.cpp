@@ -74,7 +74,7 @@ void Fuzz(std::vector<std::string> seeds, const std::function<Status(const std::
     ASSERT_LT(status.Text().size(), 20000u) << text.size();
   }
   std::cout << done << " texts (" << accepted << " accepted)\n";
-  EXPECT_GE(accepted, least ? done / least : 0);  // the loop reaches what is behind the first checks
+  EXPECT_GE(accepted, least ? done / least : 0);  // the loop reaches what follows the first checks
   EXPECT_LT(accepted, done);
 }
 

@@ -7,7 +7,7 @@ import time
 import layerzero as lz
 import pytest
 import torch
-from isolated import direct, isolated, planted_module, prove_once, worker
+from isolated import direct, isolated, planted_module, prove_once, when_it_runs, worker
 
 SOURCE = """
 import ctypes, os
@@ -44,18 +44,6 @@ def library(folder):
         yield lambda name: direct("lz_cuda", adapter=name)
 
 
-def again(call):
-    """The outcome of a call; it is made again while the worker is started."""
-    end = time.monotonic() + 90
-    while True:
-        try:
-            return call()
-        except lz.KernelRefusedError as error:
-            if "started again" not in str(error) or time.monotonic() > end:
-                raise
-            time.sleep(0.1)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.float8_e4m3fn])
 def test_tensors_cross_unchanged(library, dtype):
     for x in (
@@ -67,13 +55,13 @@ def test_tensors_cross_unchanged(library, dtype):
         want = x.float() * 2 if dtype == torch.float8_e4m3fn else x * 2
         if dtype == torch.float8_e4m3fn:
             x, want = x.float(), want
-        got = again(lambda x=x: library("double")(x, 2))
+        got = when_it_runs(lambda x=x: library("double")(x, 2))
         assert torch.equal(got, want) and got.device == x.device and got.dtype == want.dtype
 
 
 def test_results_are_copies_that_outlive_the_worker(library):
     x = torch.arange(1000.0, device="cuda")
-    on_device, on_host = again(lambda: library("pair")(x))
+    on_device, on_host = when_it_runs(lambda: library("pair")(x))
     with pytest.raises(lz.WorkerError, match="exit code 5"):
         library("leave")(x)
     assert torch.equal(on_device, x + 1) and torch.equal(on_host, x.cpu() * 3)
@@ -85,7 +73,7 @@ def test_work_of_the_callers_stream_is_done_before(library):
             x = torch.zeros(1 << 22, device="cuda")
             for _ in range(20):
                 x += 1
-            assert again(lambda x=x, i=i: library("double")(x, i)).eq(20 * i).all()
+            assert when_it_runs(lambda x=x, i=i: library("double")(x, i)).eq(20 * i).all()
 
 
 def test_written_tensors_are_written_in_place(library, monkeypatch):
@@ -93,25 +81,25 @@ def test_written_tensors_are_written_in_place(library, monkeypatch):
 
     monkeypatch.setattr(client, "_written", lambda kernel: frozenset({0}))
     x, host = torch.ones(100, device="cuda"), torch.ones(100)
-    again(lambda: direct("lz_cuda", adapter="write")(x, torch.full((100,), 2.0, device="cuda")))
+    when_it_runs(lambda: direct("lz_cuda", adapter="write")(x, torch.full((100,), 2.0, device="cuda")))
     assert x.eq(3).all()
-    again(lambda: direct("lz_cuda", adapter="write")(host, torch.full((100,), 4.0)))
+    when_it_runs(lambda: direct("lz_cuda", adapter="write")(host, torch.full((100,), 4.0)))
     assert host.eq(5).all()
 
 
 def test_a_lost_context_is_the_workers_alone(library):
     x = torch.ones(100, device="cuda")
     with pytest.raises(lz.KernelExecutionError) as error:
-        again(lambda: library("crash")(x))
+        when_it_runs(lambda: library("crash")(x))
     assert not isinstance(error.value, lz.ContextLostError)
-    assert (x + 1).eq(2).all() and again(lambda: library("double")(x, 3)).eq(3).all()
+    assert (x + 1).eq(2).all() and when_it_runs(lambda: library("double")(x, 3)).eq(3).all()
     torch.cuda.synchronize()
     assert lz.health()["status"] != "restart"
 
 
 def test_a_capture_is_refused(library):
     x = torch.ones(100, device="cuda")
-    again(lambda x=x: library("double")(x, 2))
+    when_it_runs(lambda x=x: library("double")(x, 2))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         with pytest.raises(lz.KernelRefusedError, match="capture"):
@@ -124,7 +112,7 @@ def test_a_capture_is_refused(library):
 def test_memory_is_released(library):
     x = torch.ones(1 << 24, device="cuda")
     double = library("double")
-    again(lambda: double(x, 2))
+    when_it_runs(lambda: double(x, 2))
     before = None
     for i in range(60):
         double(x, i)
@@ -140,7 +128,7 @@ def test_memory_is_released(library):
 def test_threads(library):
     wrong = []
     double = library("double")
-    again(lambda: double(torch.ones(1, device="cuda"), 1))
+    when_it_runs(lambda: double(torch.ones(1, device="cuda"), 1))
 
     def call(i):
         x = torch.full((1000,), float(i), device="cuda")

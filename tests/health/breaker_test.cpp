@@ -71,7 +71,7 @@ TEST(Breaker, AFailureOfACallThatBeganBeforeItOpenedChangesNothing) {
   EXPECT_DOUBLE_EQ(b.retry_at(), 30);
 }
 
-// A kernel that passes its trials and fails again right away is not tried every 30 s for ever.
+// A kernel that passes its trials and fails again right away is not tried every 30 s without an end.
 TEST(Breaker, OpeningSoonAfterATrialGoesOnWithTheLongerTime) {
   Breaker b = Opened(0);
   ASSERT_TRUE(b.Passed(30));

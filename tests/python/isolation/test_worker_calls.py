@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
 import planted_library  # noqa: E402
-from isolated import SOURCE, W, X, direct, isolated, pid_of, planted_module, prove_once, wanted, worker  # noqa: E402
+from isolated import SOURCE, W, X, direct, isolated, pid_of, planted_module, prove_once, wanted, when_it_runs, worker  # noqa: E402
 from layerzero.isolation import client  # noqa: E402
 from planted_library import BINDINGS  # noqa: E402
 
@@ -220,18 +220,6 @@ def faults(faults_folder):
     with isolated({}, timeout_s=1):
         prove_once("lz_faults", "fault")
         yield direct("lz_faults", adapter="fault")
-
-
-def when_it_runs(call):
-    """The outcome of a call; one that is refused because the worker is starting is made again."""
-    end = time.monotonic() + 60
-    while True:
-        try:
-            return call()
-        except lz.KernelRefusedError as error:
-            if "started again" not in str(error) or time.monotonic() > end:
-                raise
-            time.sleep(0.05)
 
 
 @pytest.mark.parametrize("name", ERRORS)

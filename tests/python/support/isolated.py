@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import sys
+import time
 
 import layerzero as lz
 import torch
@@ -62,3 +63,15 @@ def pid_of(name):
 def direct(name, mode="subprocess", adapter="rms_norm", kernel=None):
     """The function that the engine calls, without the engine."""
     return client.proxy(name, mode, f"{name}:{adapter}", kernel or f"{name}.norm")
+
+
+def when_it_runs(call):
+    """The outcome of a call; one that is refused because the worker is starting is made again."""
+    end = time.monotonic() + 90
+    while True:
+        try:
+            return call()
+        except lz.KernelRefusedError as error:
+            if "started again" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(0.05)

@@ -15,7 +15,7 @@ from layerzero.integrations.transformers.plan import StackPlan
 
 
 def _agree_one_by_one(layers: Any) -> bool:
-    """Whether near ties of routers may be all that the layers differ by; with hooks the fused forward steps aside."""
+    """Whether near ties of routers may be all that the layers differ by; with hooks the fused forward is not used."""
     if not layerwise.may_choose_otherwise(layers.model, layers.expected):
         return False
     own = functools.partial(layers.run, type(layers.holder).forward)
