@@ -95,8 +95,8 @@ def files_of(module: str, distribution: str = "") -> tuple[Path, ...]:
         files = (metadata.files(distribution) if distribution else None) or []
     except metadata.PackageNotFoundError:
         files = []
-    beside = [Path(str(file.locate())) for file in files if len(file.parts) == 1 and ".so" in file.suffixes]
-    return tuple(dict.fromkeys([*found, *(path for path in beside if path.is_file())]))
+    modules = [Path(str(file.locate())) for file in files if len(file.parts) == 1 and ".so" in file.suffixes]
+    return tuple(dict.fromkeys([*found, *(path for path in modules if path.is_file())]))
 
 
 @functools.lru_cache(maxsize=256)

@@ -75,10 +75,10 @@ class _Reading:
         self.shared = shared
 
     def _term(self, term: Node, shared: list[Node]) -> None:
-        behind = norm_of(term, self.graph)
-        inner = rows_of(behind[1]) if behind is not None else None
-        if behind is not None and inner is not None and self._is_stream(inner):
-            self.norms.append((behind[0], term, terms_of(inner)))
+        outer = norm_of(term, self.graph)
+        inner = rows_of(outer[1]) if outer is not None else None
+        if outer is not None and inner is not None and self._is_stream(inner):
+            self.norms.append((outer[0], term, terms_of(inner)))
             self.stream(inner)
             return
         self.parts.append(self._part(term, shared))
@@ -198,8 +198,8 @@ def _unread_tensor(graph: Graph) -> str | None:
     experts = [name for name, module in graph.layer.named_modules() if name and looks_like_experts(module)]
     for name, module in graph.layer.named_modules():
         around = any(f"{each}.".startswith(f"{name}." if name else "") for each in experts)
-        beside = any(name.rpartition(".")[0] == each.rpartition(".")[0] for each in experts)
-        held = [*module._parameters.items(), *(module._buffers.items() if around or beside else ())]
+        shares_parent = any(name.rpartition(".")[0] == each.rpartition(".")[0] for each in experts)
+        held = [*module._parameters.items(), *(module._buffers.items() if around or shares_parent else ())]
         names = [f"{name}.{key}".lstrip(".") for key, tensor in held if tensor is not None]
         plain = isinstance(module, (nn.Linear, Conv1D)) or structure.looks_like_norm(module)
         if name in experts or (plain and not read.intersection(names)):
@@ -251,10 +251,10 @@ def _in_turn(graph: Graph, reading: _Reading, parts: list[Part]) -> list[Norms] 
         if before is False:
             return None
         stream = stream | _ids([part.term, *(reading.shared if isinstance(part.found.part, Experts) else ())])
-        behind = next(((norm, node) for norm, node, terms in reading.norms if _ids(terms) == stream), None)
-        if behind is not None:
-            stream = _ids([behind[1]])
-        found.append(Norms(before, part.after, behind and behind[0]))
+        following = next(((norm, node) for norm, node, terms in reading.norms if _ids(terms) == stream), None)
+        if following is not None:
+            stream = _ids([following[1]])
+        found.append(Norms(before, part.after, following and following[0]))
     return found if _ids(terms_of(graph.result)) == stream else None
 
 
