@@ -9,6 +9,7 @@ transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
 from layerzero.integrations.transformers.arguments import cache_argument, cache_of  # noqa: E402
+from layerzero.integrations.transformers.captured import LONG  # noqa: E402
 from layerzero.integrations.transformers.kernelize import is_kernelized  # noqa: E402
 
 CACHES = [None, "static"]
@@ -37,7 +38,7 @@ def generated(model, cache, batch=2, padded=False, tokens=24):
 def captured(report):
     assert "decoder" in report.replaced, report
     entry = report.replaced["decoder"]
-    assert not entry.get("not_captured"), entry
+    assert set(entry.get("not_captured", {})) <= {LONG}, entry
     return entry.get("captured", 0)
 
 

@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
-from layerzero.integrations.transformers import captured, captured_step, rows_cache  # noqa: E402
+from layerzero.integrations.transformers import captured, captured_step, decoder, rows_cache  # noqa: E402
+from layerzero.integrations.transformers import plan as plan_module  # noqa: E402
 from layerzero.integrations.transformers.arguments import cache_argument, cache_of  # noqa: E402
 
 CACHES = [None, "static"]
@@ -164,6 +165,88 @@ def test_a_static_cache_that_ends_within_the_padding(replayed, pair):
             logits = ours(ids, **cache_argument(ours, cache)).logits
             torch.testing.assert_close(logits, theirs(ids, use_cache=False).logits, rtol=1e-4, atol=1e-5)
         assert cache.get_seq_length() == 20
+
+
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "vocab_size": 100,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+# What their layers have that Llama's have not.
+FAMILIES = {
+    "Phi3": {},  # one product for queries, keys and values, and one for gate and up
+    "Olmo2": {},  # norms of results, and of all queries and keys
+    "Glm": {"head_dim": 16},  # a part of each head is turned, columns in pairs
+    "Starcoder2": {"sliding_window": None},  # LayerNorm with biases, an MLP without a gate
+    "StableLm": {},
+    "Cohere": {},  # attention and MLP side by side, without biases
+    "Qwen2": {"use_sliding_window": False},
+    "Qwen3": {"head_dim": 16},
+}
+
+
+def of_family(name, **further):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**SIZES | FAMILIES[name] | further)
+    theirs = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    with torch.no_grad():  # norms whose weights are ones show less
+        for parameter in theirs.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) / 8)
+    ours = copy.deepcopy(theirs)
+    return theirs, ours, lz.kernelize(ours, quiet=True)
+
+
+@pytest.fixture
+def capturing(replayed):
+    """As on a CUDA device, where layers of more families are called one by one."""
+    decoder.CAPTURING.add("cpu")
+    yield replayed
+    decoder.CAPTURING.discard("cpu")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_steps_of_other_families(family, capturing):
+    if not hasattr(transformers, f"{family}ForCausalLM"):
+        pytest.skip("this Transformers does not have it")
+    theirs, ours, report = of_family(family)
+    capturing.captures = capturing.replays = 0
+    for padded in (False, True):
+        for cache in CACHES:
+            for _ in range(2):
+                assert torch.equal(generated(ours, cache, padded), generated(theirs, cache, padded))
+    entry = report.replaced["decoder"]
+    assert capturing.replays > 60 and entry["captured"] >= capturing.replays, report
+    assert not entry.get("not_captured"), entry
+    ids = torch.arange(40).view(2, 20)
+    with torch.no_grad():  # without a cache, call by call
+        torch.testing.assert_close(ours(ids).logits, theirs(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("family", "further", "why"),
+    [
+        ("Mistral", {"sliding_window": 8}, "has layers with a sliding window or another kind of attention"),
+        ("Granite", {"embedding_multiplier": 3.0}, "its model does more around its layers than embed and normalise"),
+        ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}, "it has experts"),
+    ],
+)
+def test_the_report_says_why_steps_are_not_captured(family, further, why, capturing, monkeypatch):
+    monkeypatch.setitem(FAMILIES, family, {})
+    _, ours, report = of_family(family, **further)
+    plans = [plan for _, plan in plan_module.plans_of(ours)]
+    assert [plan.stack.not_captured for plan in plans] == [why], report
+    monkeypatch.setattr(plan_module.StackPlan, "takes_programs", lambda self, hidden: False)  # as on a device
+    generated(ours, None)
+    (reason,) = report.replaced["decoder"]["aside"]
+    assert reason.endswith(f"its steps are not captured: {why}")
 
 
 def test_few_lengths_of_steps():

@@ -18,6 +18,7 @@ from layerzero.integrations.transformers import rows_cache
 from layerzero.integrations.transformers.captured_step import Inputs, Step, padded_length
 
 _MOST_GRAPHS = 32  # of one model; the one used least recently is dropped
+LONG = "it is long enough for the device to be busy while the host calls"
 _MOST_ROWS = 512  # of one step: above, the device works longer than the host needs for the calls
 _WARM_UPS = 1  # besides the first step: libraries plan and allocate in their first calls, which a capture forbids
 
@@ -129,7 +130,7 @@ def why_not(inputs: torch.Tensor, cache: Any) -> str | None:
     if not inputs.is_cuda or cache is None:
         return "it is no step with a cache on a CUDA device"
     if inputs.shape[0] * inputs.shape[1] > _MOST_ROWS and inputs.shape[1] > 1:
-        return "it is long enough for the device to be busy while the host calls"
+        return LONG
     if type(cache) not in (DynamicCache, StaticCache):
         return "its cache is neither a plain DynamicCache nor a plain StaticCache"
     if torch.cuda.is_current_stream_capturing():

@@ -1,12 +1,10 @@
-"""One forward for a whole Llama-like decoder: it calls the operations directly and leaves out the module calls.
+"""One forward for a whole decoder like Llama's: it calls the operations directly and leaves out the module calls.
 
 It computes what the base model's own forward computes and returns the same record. Whatever it was not made for goes to
 the model's own forward, so the result is always the model's. Models that do something else before or after their layers
 have `deferred`.
 """
 
-import dataclasses
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,22 +18,22 @@ from layerzero.integrations.transformers.arguments import CACHE, EMBEDDED, IDS, 
 from layerzero.integrations.transformers.attention import EAGER
 from layerzero.integrations.transformers.captured_step import Branches
 from layerzero.integrations.transformers.counts import count_aside, count_captured, count_program
-from layerzero.integrations.transformers.layers import Attention, Mlp, Norms, Rope, Stack
+from layerzero.integrations.transformers.layer_calls import run_layers, why_not_called
+from layerzero.integrations.transformers.layers import Norms, Rope, Stack
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.integrations.transformers.plan import StackPlan
 from layerzero.integrations.transformers.structure import looks_like_norm, norm_of
 
 _OPS = _layerzero.ops
-_rms_norm = _OPS["rms_norm"]
-_add_rms_norm = _OPS["fused_add_rms_norm"]
-_rope = _OPS["rope"]
 _attention = _OPS["attention"]
-_swiglu = _OPS["swiglu"]
 _embedding = _OPS["embedding"]
 _append = _OPS["kv_append_paged"]
 _paged_attention = _OPS["paged_attention"]
 _paged_prefill = _OPS["paged_prefill_attention"]
 DEVICES = ("cpu", "cuda")
+# Where layers of other families than Llama's are called by this forward too, for the captured steps. On a CPU they are a program
+# between the model's own code before and after them (`deferred`).
+CAPTURING = {"cuda"}
 _READ = {IDS, MASK, POSITIONS, CACHE, EMBEDDED, USE_CACHE}
 # Keyword arguments that mean nothing to a plain forward; any other one is for the model's own forward.
 _IGNORED = {"cache_position", "return_dict", "output_attentions", "output_hidden_states"}
@@ -56,13 +54,15 @@ class DecoderPlan(StackPlan):
         return _embedding(ids, self.embedding["weight"]) if rows is None else rows(ids)
 
 
-def why_not_llama(base: Any, stack: Stack) -> str | None:
+def why_not_whole(base: Any, stack: Stack) -> str | None:
     """None, or why a model's own code has to run around its layers, or the operations cannot run them one by one."""
     if stack.cache is None or stack.name != "layers" or set(base._modules) != _PARTS:
         return "has other parts than embed_tokens, layers, norm and rotary_emb"
     if type(base.embed_tokens) is not nn.Embedding or base.embed_tokens.max_norm is not None:
         return "its embedding is not a plain torch.nn.Embedding"
-    if not looks_like_norm(base.norm) or norm_of(base.norm)[0] is None or norm_of(base.norm)[0][0] != "rms_norm":
+    on_cpu = base.embed_tokens.weight.device.type not in CAPTURING
+    found = norm_of(base.norm)[0] if looks_like_norm(base.norm) else None
+    if found is None or (on_cpu and found[0] != "rms_norm"):
         return "its last norm is no RMSNorm"
     config = base.config
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
@@ -70,37 +70,29 @@ def why_not_llama(base: Any, stack: Stack) -> str | None:
         getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
     ):
         return "has layers with a sliding window or another kind of attention"
-    always = stack.attention == EAGER  # eager attention is given a mask in each call
-    plain = all(_is_llama_layer(layer, always) for layer in stack.layers) and stack.groups == 1
-    return None if plain else "its layers are not those of a Llama"
+    reason = why_not_called(stack, stack.attention == EAGER)  # eager attention is given a mask in each call
+    if reason or not on_cpu:
+        return reason
+    return None if all(map(_is_llama_layer, stack.layers)) else "its layers are not those of a Llama"
 
 
 _PARTS = {"embed_tokens", "layers", "norm", "rotary_emb"}
 
 
-def _is_llama_layer(layer, always_masked):
-    own = layer.attention
-    if not isinstance(own, Attention) or own.gate or own.mixed or (own.needs_mask and not always_masked):
-        return False
-    parts = (own.query, own.key, own.value)
-    plain = all(dataclasses.replace(part, norm=None, whole=False, behind=False).is_plain for part in parts)
-    around = [Norms(before=norms.before) for norms in (layer.attention_norms, layer.mlp_norms) if norms.before]
+def _is_llama_layer(layer):
+    """Of those for which `why_not_called` says None."""
+    own, parts = layer.attention, (layer.attention_norms, layer.mlp_norms)
     return (
-        plain
-        and own.latent is None
-        and len(own.linears) == 3
+        len(own.linears) == 3
         and not (own.query.whole or own.key.whole or own.query.behind or own.key.behind)
         and (own.query.norm is None) == (own.key.norm is None)
-        and own.rope is not None
         and own.rope == Rope(False, own.query.size, own.query.size)
-        and own.window is own.softcap is None
-        and around == [layer.attention_norms, layer.mlp_norms]
+        and own.softcap is None
+        and all(norms.before is not None and norms == Norms(before=norms.before) for norms in parts)
         and all(norm.operation == "rms_norm" for norm in layer.norms)
         and not layer.parallel
         and layer.factor == 1.0
-        and isinstance(layer.mlp, Mlp)
         and layer.mlp.operation == "swiglu"
-        and layer.mlp.norm is None
         and len(layer.mlp.linears) == 2
     )
 
@@ -191,6 +183,10 @@ def decoder_forward(self, *args, **kwargs):
     if plan.layers is None:
         plan.build(self)
     given = plan.signature.bind(args, kwargs)
+    if given is not None and type(given.get(MASK)) is dict and given[MASK].keys() == {"full_attention"}:
+        given = given | {
+            MASK: given[MASK]["full_attention"]
+        }  # what `generate` makes by kinds of layers, of which there is one
     reason = _why_aside(self, plan, given)
     if reason:
         count_aside(self, plan, reason)
@@ -211,10 +207,13 @@ def _run_decoder(base, plan, given):
     if cache is None and (base.config.use_cache if use_cache is None else use_cache):
         cache = DynamicCache(config=base.config)
     length = rows.shape[1]
-    if captured.why_not(rows, cache) is None:
+    why_not = captured.why_not(rows, cache)
+    if why_not is None:
         output = _run_captured(base, plan, rows, position_ids, attention_mask, cache, past)
         if output is not None:
             return output, cache
+    elif cache is not None and rows.is_cuda:
+        count_captured(base, why_not)
     if position_ids is None:
         position_ids = torch.arange(past, past + length, device=rows.device).unsqueeze(0)
     hidden = rows if ids is None else plan.embed(ids)
@@ -232,12 +231,18 @@ def _run_decoder(base, plan, given):
     if plan.takes_programs(hidden) and paged == (pads is not None):
         hidden = plan.program().run(hidden, [(mask, cos, sin)], cache, past, pads)
     else:
-        hidden = _run_layers(plan, hidden, cos, sin, _attention_over(cache, past + length, mask))
+        hidden = run_layers(plan, hidden, cos, sin, _attention_over(cache, past + length, mask))
     return hidden, cache
 
 
+def _scores(layer):
+    """(scale, {"softcap"} where there is one) of attention's scores."""
+    own = layer.shape.attention
+    return own.scale * own.query.factor, {} if own.softcap is None else {"softcap": own.softcap}
+
+
 def _attention_over(cache, total, mask):
-    """For `_run_layers`: attention over the `total` positions of a Transformers cache, which is given the new ones."""
+    """For `run_layers`: attention over the `total` positions of a Transformers cache, which is given the new ones."""
 
     def attend(layer, query, key, value):
         if cache is not None:
@@ -245,8 +250,8 @@ def _attention_over(cache, total, mask):
             if type(cache) is StaticCache:
                 key, value = key[:, :, :total], value[:, :, :total]
             key, value = key.transpose(1, 2), value.transpose(1, 2)
-        scale = layer.shape.attention.scale
-        return _attention(query, key, value, causal=mask is None, scale=scale, attn_mask=mask, layout="BSHD")
+        scale, capped = _scores(layer)
+        return _attention(query, key, value, causal=mask is None, scale=scale, attn_mask=mask, layout="BSHD", **capped)
 
     return attend
 
@@ -300,52 +305,18 @@ def _step_of(base, plan):
 
         def attend(layer, query, key, value):
             keys, values = next(pairs)
-            scale = layer.shape.attention.scale
+            scale, capped = _scores(layer)
             _append(keys, values, key.flatten(0, 1), value.flatten(0, 1), slots, layout="NHD")
             if mask is not None:
-                return _attention(query, keys, values, causal=False, scale=scale, attn_mask=mask, layout="BSHD")
+                return _attention(
+                    query, keys, values, causal=False, scale=scale, attn_mask=mask, layout="BSHD", **capped
+                )
             if step.length == 1:
-                return _paged_attention(query, keys, values, step.pages[:, None], lengths, scale=scale)
+                return _paged_attention(query, keys, values, step.pages[:, None], lengths, scale=scale, **capped)
             place = step.first_query, step.first_page, step.pages, lengths
-            return _paged_prefill(query.flatten(0, 1), keys, values, *place, scale).view(*query.shape[:3], -1)
+            rows = _paged_prefill(query.flatten(0, 1), keys, values, *place, scale, **capped)
+            return rows.view(*query.shape[:3], -1)
 
-        return _run_layers(plan, hidden, cos, sin, attend, branches)
+        return run_layers(plan, hidden, cos, sin, attend, branches)
 
     return run
-
-
-def _run_layers(plan, hidden, cos, sin, attend, branches=None):
-    """attend: (layer, query, key, value (b, length, heads, size)) -> (b, length, heads, size)."""
-    batch, length = hidden.shape[:2]
-    linear = plan.multiply
-    side_by_side = branches.run if branches is not None else lambda *parts: [part() for part in parts]
-    delta = None  # what the layer before adds to the stream; the next norm adds it
-
-    def normed(norm, table, given=None):
-        weight, further = table["weight"], {"weight_offset": norm.offset}
-        if given is not None:
-            return _rms_norm(given, weight, norm.eps, **further), None
-        if delta is None:
-            return _rms_norm(hidden, weight, norm.eps, **further), hidden
-        return _add_rms_norm(delta, hidden, weight, norm.eps, **further)
-
-    def heads(layer, part, rows, is_turned):
-        given = linear(rows, layer[part.linear]).view(batch, length, -1, part.size)
-        if part.norm is not None:
-            given = normed(part.norm, layer[part.norm.name], given)[0]
-        return _rope(given, cos, sin, layout="BSHD") if is_turned else given
-
-    for layer in plan.layers:
-        own, mlp = layer.shape.attention, layer.shape.mlp
-        rows, hidden = normed(layer.shape.attention_norms.before, layer[layer.shape.attention_norms.before.name])
-        query, key, value = side_by_side(
-            partial(heads, layer, own.query, rows, True),
-            partial(heads, layer, own.key, rows, True),
-            partial(heads, layer, own.value, rows, False),
-        )
-        rows = attend(layer, query, key, value)
-        delta = linear(rows.reshape(batch, length, -1), layer[own.out])
-        rows, hidden = normed(layer.shape.mlp_norms.before, layer[layer.shape.mlp_norms.before.name])
-        rows = _swiglu(linear(rows, layer[mlp.gate.linear]), linear(rows, layer[mlp.up.linear]))
-        delta = linear(rows, layer[mlp.out])
-    return normed(*plan.norm)[0]

@@ -34,6 +34,7 @@ from layerzero.integrations.transformers.arguments import (
 )
 from layerzero.integrations.transformers.attention import EAGER, is_causal_mask, wants_outputs
 from layerzero.integrations.transformers.counts import count_aside, count_program
+from layerzero.integrations.transformers.decoder import CAPTURING
 from layerzero.integrations.transformers.encoded import Encoded
 from layerzero.integrations.transformers.latents import joined
 from layerzero.integrations.transformers.padding import OTHER_MASK, shows_beyond
@@ -105,7 +106,8 @@ class _Call:
 
     def _why_not(self, hidden: Any, arguments: dict[str, Any]) -> str | None:
         if type(hidden) is not torch.Tensor or hidden.dim() != 3 or not self.plan.takes_programs(hidden):
-            return _NO_PROGRAM
+            why = self.plan.stack.not_captured if self.plan.device.type in CAPTURING else None
+            return f"{_NO_PROGRAM}; its steps are not captured: {why}" if why else _NO_PROGRAM
         if wants_outputs():
             return "attentions or hidden states are asked for"
         stack = self.plan.stack

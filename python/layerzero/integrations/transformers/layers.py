@@ -409,7 +409,8 @@ class Stack:
     half: whether they are the same in float16, where some clamp what they give. tuples: 0, or how many values a layer
     returns, the rows first; what the others are is known. alone: no run of the model has reached them, so that what it does
     with them is compared when it first calls them. part: the model has other layers too. attention: the implementation that the model's configuration has to name.
-    unread: further tensors that the layers get and on whose numbers nothing depends.
+    unread: further tensors that the layers get and on whose numbers nothing depends. not_captured: why the model's own code
+    runs around them, so that on a CUDA device its steps are no graphs.
     """
 
     holder: str
@@ -423,6 +424,7 @@ class Stack:
     part: bool = False
     attention: str = "layerzero"
     unread: "tuple[Unread, ...]" = ()
+    not_captured: str | None = None
 
     @property
     def groups(self) -> int:

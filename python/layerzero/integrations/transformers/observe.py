@@ -20,7 +20,7 @@ from layerzero.integrations.transformers import (
     thresholds,
 )
 from layerzero.integrations.transformers.arguments import MASK, POSITIONS, TABLES
-from layerzero.integrations.transformers.decoder import DEVICES, why_not_llama
+from layerzero.integrations.transformers.decoder import DEVICES, why_not_whole
 from layerzero.integrations.transformers.findings import Findings
 from layerzero.integrations.transformers.layers import (
     Attention,
@@ -250,9 +250,13 @@ class ModelLayers:
     def search(self, name: str) -> None:
         """Finds out what the list `name` of layers computes; raises Unknown where they cannot be one program."""
         self.stack = self._found(self.path, name)
-        if self.base is not None and why_not_llama(self.base, self.stack) is None and self._embeds():
+        aside = "it is no decoder" if self.base is None else why_not_whole(self.base, self.stack)
+        if self.base is not None and aside is None and self._embeds():
             self.whole = True
             self.stack = dataclasses.replace(self.stack, norm=_norm_behind(self.base))
+        else:
+            aside = aside or "its model does more around its layers than embed and normalise"
+            self.stack = dataclasses.replace(self.stack, not_captured=aside)
         try:
             self.expected = self.run(type(self.holder).forward)
             self.moved = self.run_moved(type(self.holder).forward)
