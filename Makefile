@@ -7,7 +7,7 @@ export PRESET PYTHON PIP_ARGS
 VENV_PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: setup peers build demo test test-full bench lint format generate wheel conformance new-kernel clean help
+.PHONY: setup peers build demo test test-full bench docs lint format generate wheel conformance new-kernel clean help
 
 setup: ## system packages, .venv, Python packages
 	@scripts/setup.sh
@@ -32,6 +32,9 @@ test-full: setup ## everything: sanitizers, fuzzing, matrices; goes on where it 
 
 bench: build ## selection, host cost and end-to-end numbers of this machine
 	@scripts/bench.sh
+
+docs: setup ## the documentation as a site, build/site/index.html; a broken link is an error
+	@scripts/docs.sh
 
 lint: setup ## formatting, layers, pairs, sizes, ruff, clang-tidy on changed files (ALL=1: on all)
 	@scripts/format.sh --check

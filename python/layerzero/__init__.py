@@ -95,6 +95,8 @@ if TYPE_CHECKING:
     from layerzero.kv_cache import KVCacheManager as KVCacheManager
     from layerzero.packing import PackedWeights as PackedWeights
     from layerzero.positions import alibi_slopes as alibi_slopes
+    from layerzero.telemetry.profiling import Profile as Profile
+    from layerzero.telemetry.profiling import profile as profile
     from layerzero.telemetry.recording import report as report
     from layerzero.telemetry.server import serve_metrics as serve_metrics
     from layerzero.telemetry.trace import trace as trace
@@ -142,6 +144,7 @@ _LAZY = {
     "OperationSchema": "layerzero.inspection.schemas",
     "PackedWeights": "layerzero.packing",
     "PagedCache": "layerzero.integrations.transformers",
+    "Profile": "layerzero.telemetry.profiling",
     "SelectionContext": "layerzero.inspection.selection",
     "SelectionContextBuilder": "layerzero.inspection.selection",
     "TensorSchema": "layerzero.inspection.schemas",
@@ -149,6 +152,7 @@ _LAZY = {
     "detokenize": "layerzero.tokenizers",
     "health": "layerzero.inspection.health",
     "require": "layerzero.host.require",
+    "profile": "layerzero.telemetry.profiling",
     "report": "layerzero.telemetry.recording",
     "reset_health": "layerzero.inspection.health",
     "serve_metrics": "layerzero.telemetry.server",

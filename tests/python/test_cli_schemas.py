@@ -223,6 +223,26 @@ def test_a_schema_refuses_what_is_missing_and_what_is_new(answer, name):
         assert places(name, document | {key: "text" if isinstance(value, float) else 1.5}), key
 
 
+def test_programs(answer, tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text("import torch, layerzero as lz\nlz.rms_norm(torch.ones(2, 8), torch.ones(8))\n")
+    code, document = answer(
+        "policy_freeze", "policy", "freeze", "-o", str(tmp_path / "frozen.yaml"), "--json", str(script)
+    )
+    assert code == 0 and document["locks"] == {"norm.rms": "hwy.norm.rms"}
+
+
+def test_the_profile_of_a_model(answer, tmp_path):
+    pytest.importorskip("transformers")
+    from small_model import save
+
+    code, document = answer(
+        "explain", "explain", "--model", str(save(tmp_path)), "--dtype", "f32", "--prompt-tokens", "4"
+    )
+    assert code == 0 and {"prompt", "token"} == document["phases"].keys()
+    assert any(row["operation"] == "linear" for row in document["phases"]["prompt"]["operations"])
+
+
 def test_perfdb(answer, tmp_path, monkeypatch):
     valid = ROOT / "tests/perfdb/records/valid.json"
     into = ["--database", str(tmp_path / "perfdb.sqlite")]

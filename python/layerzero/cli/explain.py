@@ -6,10 +6,13 @@ from typing import Annotated
 import typer
 
 from layerzero.cli._call import Device, Operation, check_device, read_call, takes_call
-from layerzero.cli._output import Json, Verbose, print_json, print_table
+from layerzero.cli._output import Json, Verbose, one_of_option, print_json, print_table
+from layerzero.errors import InvalidRequestError, one_of
+from layerzero.host.optional import need
 from layerzero.inspection import explain_call
 from layerzero.inspection.report import SelectionReport
 from layerzero.inspection.text import terminal_width
+from layerzero.models.options import DTYPES
 
 SCORE = (
     "score: the highest runs. priority is the kernel's declared rank, for these sizes and this device; a measured kernel loses 10 points for each "
@@ -20,8 +23,14 @@ SCORE = (
 @takes_call
 def command(
     context: typer.Context,
-    operation: Annotated[str, Operation],
+    operation: Annotated[str | None, Operation] = None,
     device: Annotated[str | None, Device] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="instead of a call: where the time of this model goes; a folder, a .gguf file or an id"),
+    ] = None,
+    dtype: Annotated[str, one_of_option(DTYPES, "With --model")] = "bf16",
+    prompt_tokens: Annotated[int, typer.Option(help="tokens of the prompt, with --model", min=1)] = 128,
     try_all: Annotated[
         bool,
         typer.Option("--try", help="import and try every library whose kernels may run, not the chosen one's alone"),
@@ -33,7 +42,17 @@ def command(
 
     Pass each parameter of the operation as an option, a tensor as dtype[sizes]; `layerzero explain OPERATION --help` lists
     them. --verbose has each refused kernel on a line of its own. Exit code 1 if no kernel may run.
+
+    With --model a model is kernelized and run: the kernels of a prompt and of one more token, their share of the time, and
+    what would be faster.
     """
+    if (operation is None) == (model is None):
+        got = "neither" if operation is None else "both"
+        raise InvalidRequestError("explain", "an operation or --model", got, "see `layerzero explain --help`")
+    if model is not None:
+        _explain_model(model, dtype, prompt_tokens, context.args, json)
+        return
+    assert operation is not None
     check_device(device)
     name, arguments = read_call(operation, context.args)
     report = explain_call(name, (), arguments, device, of_chosen=not try_all)
@@ -42,6 +61,25 @@ def command(
     else:
         _print(report, verbose)
     raise typer.Exit(0 if report.kernel_id else 1)
+
+
+def _explain_model(name: str, dtype: str, prompt_tokens: int, words: list[str], json: bool) -> None:
+    if words:
+        raise InvalidRequestError(words[0], "no options of a call with --model", "one", "leave it out")
+    one_of("--dtype", dtype, DTYPES)
+    need("torch", "transformers", what="explain --model")
+    import layerzero as lz
+    from layerzero.models import load
+    from layerzero.telemetry.profiling import profile_model
+
+    loaded, _ = load(name, dtype)
+    lz.kernelize(loaded)
+    phases = profile_model(loaded, prompt_tokens)
+    if json:
+        print_json({"model": name, "dtype": dtype, "phases": {phase: one.to_dict() for phase, one in phases.items()}})
+        return
+    for phase, one in phases.items():
+        print(f"{phase}: {one}\n")
 
 
 def _print(report: SelectionReport, verbose: bool) -> None:

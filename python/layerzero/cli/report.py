@@ -1,20 +1,18 @@
 """layerzero report."""
 
-import runpy
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from layerzero import report
 from layerzero.cli._output import Json, note, print_json
-from layerzero.errors import InvalidRequestError
+from layerzero.cli._program import Script, check_program, run_program, takes_program
 
 
+@takes_program
 def command(
     context: typer.Context,
-    script: Annotated[str, typer.Argument(help="a Python program; what follows are its arguments")],
+    script: Script,
     output: Annotated[str, typer.Option("--output", "-o", help="the page to write")] = "layerzero-report.html",
     json: Json = False,
 ) -> None:
@@ -23,16 +21,9 @@ def command(
     Options of `report` come before the script. The page needs no network: every decision with its alternatives and
     reasons, times of the kernels that ran, and what to install. It is written too if the program fails.
     """
-    if not Path(script).is_file():
-        raise InvalidRequestError("script", "a file", f"{script!r}, which is none")
-    arguments, sys.argv = sys.argv, [script, *context.args]
-    recording = report(output)
-    try:
-        with recording:
-            sys.path.insert(0, str(Path(script).resolve().parent))
-            runpy.run_path(script, run_name="__main__")
-    finally:
-        sys.argv = arguments
+    check_program(script)
+    with report(output) as recording:
+        run_program(script, context.args)
     data = recording.to_dict()
     if json:
         print_json(
@@ -40,6 +31,3 @@ def command(
         )
     else:
         note(False)(f"{len(data['decisions'])} decisions are in {output}")
-
-
-command.context_settings = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}  # type: ignore[attr-defined]

@@ -18,6 +18,7 @@ FOLDERS = {
     "dev": None,
     "models": None,
     "neighbours": VENV / "neighbours",
+    "docs": VENV / "docs",
     "transformers-5.17": VENV / "transformers-5.17",
     "transformers-5.23": VENV / "transformers-5.23",
 }
