@@ -145,8 +145,8 @@ def _rows(
             times.setdefault((run.operation, run.kernel_id, run.device, run.inputs), []).append(run.seconds)
     rows = []
     for (operation, kernel, device, inputs), spent in times.items():
-        report = selections.get((operation, device, inputs))
-        known = report is not None and report["kernel_id"] == kernel
+        report = selections.get((operation, device, inputs), {})
+        known = report.get("kernel_id") == kernel
         rows.append(
             {
                 "operation": operation,
