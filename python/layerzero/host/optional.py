@@ -28,6 +28,7 @@ PACKAGES = {
     "apache-tvm-ffi": Package(">=0.1.9,<0.2", None, "compiled modules, integrations.ffi_kernels"),
     "prometheus_client": Package(">=0.20,<1", "metrics", "lz.serve_metrics, metrics.listen, layerzero top"),
     "opentelemetry-api": Package(">=1.20,<2", "trace", "lz.trace, trace.opentelemetry"),
+    "vllm": Package(">=0.25,<0.26", "vllm", "the plugin of vLLM, integrations.vllm"),
 }
 _MODULES = {"opentelemetry-api": "opentelemetry", "apache-tvm-ffi": "tvm_ffi"}  # packages whose module has another name
 

@@ -1,0 +1,74 @@
+"""Whether kernels, not references, serve the calls that the attention backend would make; LayerZero is asked itself."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+import layerzero as lz
+
+# vLLM's names of 8-bit caches, and what is in their bytes.
+CACHES = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
+_HEADS, _KV_HEADS, _PAGES = 8, 2, 4
+
+
+def unserved(
+    head_size: int, dtype: torch.dtype, cache: str | None, page_size: int, sinks: bool, device: str | None = None
+) -> str | None:
+    """The reasons against kernels for a step of these properties, or None. device: a simulated one; by default this
+    machine's, and without one nothing is known, so nothing is refused."""
+    if device is None and not torch.cuda.is_available():
+        return None
+    return _unserved(head_size, dtype, CACHES.get(cache or ""), page_size, sinks, device)
+
+
+def unserved_latents(dtype: torch.dtype, device: str | None = None) -> str | None:
+    """The same for decode steps over latents."""
+    if device is None and not torch.cuda.is_available():
+        return None
+    return _unserved_latents(dtype, device)
+
+
+@functools.cache
+def _unserved_latents(dtype: torch.dtype, device: str | None) -> str | None:
+    place = {"device": "cpu" if device else "cuda"}
+    latent, rotated = (torch.zeros(2, _HEADS, width, dtype=dtype, **place) for width in (512, 64))
+    cache, parts = (torch.zeros(_PAGES, 16, width, dtype=dtype, **place) for width in (512, 64))
+    lists = (torch.tensor(one, dtype=torch.int32, **place) for one in ([0, 1, 2], [0, 1], [2, 2]))
+    return _against([("mla_decode_paged", (latent, rotated, cache, parts, *lists, 0.1), {}, True)], device)
+
+
+@functools.cache
+def _unserved(head_size: int, dtype: Any, stored: Any, page_size: int, sinks: bool, device: str | None) -> str | None:
+    return _against(_calls(head_size, dtype, stored, page_size, sinks, device), device)
+
+
+def _against(calls: Any, device: str | None) -> str | None:
+    found = []
+    for name, tensors, given, capturing in calls:
+        report = lz.explain(name, *tensors, device=device, capturing=capturing, **given)
+        chosen = next((c for c in report.candidates if c.kernel_id == report.kernel_id), None)
+        if chosen is None or chosen.source == "ref":
+            reasons = {r.message for c in report.candidates if c.source == "cuda" for r in c.reasons}
+            found.append(f"{name}: no kernel of LayerZero or of an installed library: {'; '.join(sorted(reasons)[:3])}")
+    return " | ".join(found) or None
+
+
+def _calls(
+    head_size: int, dtype: Any, stored: Any, page_size: int, sinks: bool, simulated: str | None
+) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any], bool]]:
+    place = {"device": "cpu" if simulated else "cuda"}
+    query = torch.zeros(2, _HEADS, head_size, dtype=dtype, **place)
+    rows = torch.zeros(2, _KV_HEADS, head_size, dtype=dtype, **place)
+    cache = torch.zeros(_PAGES, page_size, _KV_HEADS, head_size, dtype=stored or dtype, **place)
+    index = functools.partial(torch.tensor, dtype=torch.int32, **place)
+    options: dict[str, Any] = {"sinks": torch.zeros(_HEADS, dtype=dtype, **place)} if sinks else {}
+    scales = {n: torch.ones(1, **place) for n in ("k_scale", "v_scale")} if stored is not None else {}
+    yield "kv_append_paged", (cache, cache.clone(), rows, rows, index([0, 1])), {"layout": "NHD", **scales}, True
+    tables, lengths = index([[0, 1], [2, 3]]), index([2, 2])
+    yield "paged_attention", (query[:, None], cache, cache, tables, lengths), options | scales, True
+    lists = index([0, 1, 2]), index([0, 1, 2]), index([0, 2]), index([2, 2])
+    yield "paged_prefill_attention", (query, cache, cache, *lists), options | scales, False
+    if stored is None:
+        yield "ragged_attention", (query, rows, rows, index([0, 1, 2]), index([0, 1, 2])), options, False

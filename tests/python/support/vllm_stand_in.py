@@ -1,0 +1,132 @@
+"""What LayerZero's plugin takes from vLLM 0.25, for machines without it: the same names, and bases that compute nothing.
+
+`modules()` returns them by the names of vLLM's modules. Their signatures are those of vllm_signatures.json, which
+scripts/vllm_signatures.py reads from vLLM's sources; tests/python/test_vllm.py compares both with LayerZero's classes.
+"""
+
+import enum
+import sys
+import types
+from dataclasses import dataclass
+
+import torch
+
+
+class AttentionType(str, enum.Enum):
+    DECODER, ENCODER, ENCODER_ONLY, ENCODER_DECODER = "decoder", "encoder", "encoder_only", "encoder_decoder"
+
+
+class AttentionCGSupport(enum.Enum):
+    ALWAYS, UNIFORM_BATCH, UNIFORM_SINGLE_TOKEN_DECODE, NEVER = 3, 2, 1, 0
+
+
+class MultipleOf:
+    def __init__(self, base):
+        self.base = base
+
+
+class AttentionBackend:
+    supported_kv_cache_dtypes = ("auto",)
+
+    @classmethod
+    def full_cls_name(cls):
+        return cls.__module__, cls.__qualname__
+
+
+class AttentionImpl:
+    def __class_getitem__(cls, item):
+        return cls
+
+
+class AttentionMetadata:
+    pass
+
+
+class AttentionMetadataBuilder:
+    reorder_batch_threshold = None
+
+    def __class_getitem__(cls, item):
+        return cls
+
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
+        self.kv_cache_spec, self.layer_names, self.vllm_config, self.device = (
+            kv_cache_spec,
+            layer_names,
+            vllm_config,
+            device,
+        )
+
+    def _init_reorder_batch_threshold(self, reorder_batch_threshold=1, **further):
+        self.reorder_batch_threshold = reorder_batch_threshold
+
+
+@dataclass
+class CommonAttentionMetadata:
+    query_start_loc: torch.Tensor
+    query_start_loc_cpu: torch.Tensor
+    seq_lens: torch.Tensor
+    num_reqs: int
+    num_actual_tokens: int
+    max_query_len: int
+    max_seq_len: int
+    block_table_tensor: torch.Tensor
+    slot_mapping: torch.Tensor
+    causal: bool = True
+    seq_lens_cpu_upper_bound: torch.Tensor | None = None
+
+
+class AttentionBackendEnum(enum.Enum):
+    FLASH_ATTN = "vllm.v1.attention.backends.flash_attn.FlashAttentionBackend"
+    CUSTOM = None
+
+    def get_path(self):
+        return _overrides[self]
+
+    def is_overridden(self):
+        return self in _overrides
+
+
+_overrides = {}
+
+
+def register_backend(backend, class_path=None):
+    _overrides[backend] = class_path
+
+
+def split_decodes_and_prefills(common_attn_metadata, decode_threshold=1):
+    """Requests of one token come first, as vLLM orders a batch."""
+    common = common_attn_metadata
+    lengths = common.query_start_loc_cpu.diff()
+    decodes = int((lengths <= decode_threshold).cumprod(0).sum())
+    tokens = common.num_actual_tokens if decodes == common.num_reqs else int(common.query_start_loc_cpu[decodes])
+    return decodes, common.num_reqs - decodes, tokens, common.num_actual_tokens - tokens
+
+
+def modules():
+    found = {}
+
+    def module(name, **names):
+        found[name] = made = types.ModuleType(name)
+        made.__spec__ = types.SimpleNamespace(name=name, loader=None, submodule_search_locations=[])
+        made.__path__ = []
+        vars(made).update(names)
+
+    mine = vars(sys.modules[__name__])
+    base = {name: mine[name] for name in (
+        "AttentionType", "AttentionCGSupport", "MultipleOf", "AttentionBackend", "AttentionImpl", "AttentionMetadata",
+        "AttentionMetadataBuilder", "CommonAttentionMetadata",
+    )}  # fmt: skip
+    registry = {"AttentionBackendEnum": AttentionBackendEnum, "register_backend": register_backend}
+    utils = {"split_decodes_and_prefills": split_decodes_and_prefills, "get_kv_cache_layout": lambda: "NHD"}
+    for name in ("vllm", "vllm.v1", "vllm.v1.attention"):
+        module(name)
+    module("vllm.config", get_current_vllm_config_or_none=lambda: None)
+    module("vllm.v1.attention.backend", **base)
+    module("vllm.v1.attention.backends")
+    module("vllm.v1.attention.backends.registry", **registry)
+    module("vllm.v1.attention.backends.utils", **utils)
+    for name, one in found.items():
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(found[parent], child, one)
+    return found

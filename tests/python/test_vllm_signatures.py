@@ -1,0 +1,114 @@
+"""LayerZero's classes for vLLM take what vLLM 0.25 passes: compared with its recorded signatures, without importing either."""
+
+import ast
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SUPPORT = Path(__file__).parent / "support"
+RECORD = json.loads((SUPPORT / "vllm_signatures.json").read_text())["signatures"]
+OURS = ROOT / "python/layerzero/integrations/vllm"
+BACKEND, MLA = "vllm.v1.attention.backend:", "vllm.model_executor.layers.attention.mla_attention:"
+FLASH = "vllm.v1.attention.backends.flash_attn:FlashAttentionImpl."
+# Our class: (its file, vLLM's classes whose methods it overrides).
+CLASSES = {
+    "LayerZeroBackend": ("attention.py", [f"{BACKEND}AttentionBackend."]),
+    "LayerZeroImpl": ("attention.py", [f"{BACKEND}AttentionImpl.", FLASH]),
+    "LayerZeroMetadataBuilder": ("metadata.py", [f"{BACKEND}AttentionMetadataBuilder."]),
+    "LayerZeroMLABackend": ("latent.py", [f"{BACKEND}AttentionBackend."]),
+    "LayerZeroMLABuilder": ("latent.py", [f"{BACKEND}AttentionMetadataBuilder.", f"{MLA}MLACommonMetadataBuilder."]),
+    "LayerZeroMLAImpl": ("latent.py", [f"{BACKEND}MLAAttentionImpl."]),
+    "LayerZeroLinearMethod": ("layers.py", ["vllm.model_executor.layers.linear:UnquantizedLinearMethod."]),
+    "LayerZeroEmbeddingMethod": (
+        "layers.py",
+        ["vllm.model_executor.layers.vocab_parallel_embedding:UnquantizedEmbeddingMethod."],
+    ),
+    "LayerZeroSampler": ("layers.py", ["vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler."]),
+}
+# Our method under another name: vLLM's whose calls it gets.
+RENAMED = {
+    ("LayerZeroSiluAndMul", "layerzero_forward"): "vllm.model_executor.layers.activation:SiluAndMul.forward_cuda",
+    ("LayerZeroGeluAndMul", "layerzero_forward"): "vllm.model_executor.layers.activation:GeluAndMul.forward_cuda",
+    ("_Rotary", "layerzero_forward"): "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding.forward_cuda",
+    ("LayerZeroSampler", "layerzero_forward"): "vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler.forward_native",
+}
+
+
+def recorder():
+    spec = importlib.util.spec_from_file_location("vllm_signatures", ROOT / "scripts/vllm_signatures.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def body(path, name):
+    return recorder().named(ast.parse(path.read_text()).body, name).body
+
+
+def takes(own, theirs):
+    """Whether a function with the parameters `own` can be called in every way in which `theirs` can."""
+    rest, named = any(p.startswith("*") and p[1] != "*" for p in own), any(p.startswith("**") for p in own)
+    plain = [p for p in own if not p.startswith("*")]
+    for index, parameter in enumerate(p for p in theirs if not p.startswith("*")):
+        if index < len(plain):
+            if plain[index].rstrip("?") != parameter.rstrip("?") or (parameter[-1] == "?" and plain[index][-1] != "?"):
+                return False
+        elif not (rest and named):
+            return False
+    return all(p.endswith("?") for p in plain[len(theirs) :])
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_our_methods_take_what_vllm_passes(name):
+    file, bases = CLASSES[name]
+    compared = 0
+    for method in body(OURS / file, name):
+        if not isinstance(method, ast.FunctionDef):
+            continue
+        for base in bases:
+            if (theirs := RECORD.get(base + method.name)) is not None:
+                compared += 1
+                own = recorder().parameters(method)
+                assert takes(own, theirs), (method.name, own, theirs)
+    assert compared
+
+
+@pytest.mark.parametrize("name", [" ".join(key) for key in RENAMED])
+def test_our_forwards_take_what_vllms_take(name):
+    of, method = name.split()
+    own = recorder().parameters(recorder().named(body(OURS / "layers.py", of), method))
+    assert takes(own, RECORD[RENAMED[of, method]])
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "fused_add_rms_norm"])
+def test_our_norms_have_vllms_schema(name):
+    function = recorder().named(ast.parse((OURS / "norms.py").read_text()).body, name)
+    assert recorder().parameters(function) == RECORD[f"vllm.ir.ops.layernorm:{name}"]
+
+
+def test_stand_ins_are_vllms():
+    path = SUPPORT / "vllm_stand_in.py"
+    fields = recorder().members(recorder().named(ast.parse(path.read_text()).body, "CommonAttentionMetadata"))
+    theirs = RECORD[f"{BACKEND}CommonAttentionMetadata"]
+    assert {f.rstrip("?") for f in fields} <= {f.rstrip("?") for f in theirs}
+    needed = [f for f in theirs if not f.endswith("?")]
+    assert fields[: len(needed)] == needed
+    for module, name in (("registry", "register_backend"), ("utils", "split_decodes_and_prefills")):
+        own = recorder().parameters(recorder().named(ast.parse(path.read_text()).body, name))
+        assert own == RECORD[f"vllm.v1.attention.backends.{module}:{name}"][: len(own)]
+
+
+def test_the_record_is_the_installed_vllm():
+    spec = importlib.util.find_spec("vllm")
+    if spec is None:
+        pytest.skip("vLLM is not installed; its signatures are those that scripts/vllm_signatures.py recorded")
+    assert recorder().recorded(Path(spec.submodule_search_locations[0])) == RECORD
+
+
+def test_a_call_that_does_not_fit_is_noticed():
+    assert takes(["a", "b?"], ["a"]) and takes(["a", "*args", "**kwargs"], ["a", "b", "c?"])
+    assert not takes(["a"], ["a", "b"]) and not takes(["b"], ["a"]) and not takes(["a", "b"], ["a", "b?"])
+    assert not takes(["a", "b"], ["a"])
