@@ -122,6 +122,7 @@ def one_engine(arguments):
     backend, _, ops = name.partition("+")
     seen = Selections()
     logging.getLogger("layerzero").addHandler(seen)
+    logging.getLogger("layerzero").setLevel(logging.INFO)
     start = time.monotonic()
     import torch
     from vllm import LLM, SamplingParams

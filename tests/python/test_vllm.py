@@ -194,8 +194,14 @@ def test_reasons_of_the_engine(plugin):
     assert unserved(64, torch.bfloat16, "auto", 16, False, device="h100") is None
     assert unserved(64, torch.bfloat16, "fp8", 16, False, device="h100") is None
     assert unserved_latents(torch.bfloat16, device="h100") is None
-    with lz.policy(allow_sources=["zentorch"]):
-        served.cache_clear()
-        refused = unserved(64, torch.float16, "auto", 16, True, device="h100")
+    lz.configure(allow_sources=["zentorch"])
+    served.cache_clear()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):  # as vLLM builds a model, with another device
+            refused = unserved(64, torch.float16, "auto", 16, True, device="h100")
+    finally:
+        torch.set_default_dtype(torch.float32)
+        lz.configure(allow_sources=[])
         served.cache_clear()
     assert "paged_attention: no kernel" in refused and "kv_append_paged" in refused

@@ -45,7 +45,7 @@ class LayerZeroGeluAndMul(_Replacing, activation.GeluAndMul):
     op = "gelu_and_mul"
 
     def layerzero_forward(self, x: torch.Tensor) -> torch.Tensor:
-        return _ops.gated_activation(x, "gelu" if self.approximate == "none" else "gelu_tanh")
+        return _ops.gated_activation(x, activation="gelu" if self.approximate == "none" else "gelu_tanh")
 
 
 class _Rotary(_Replacing):
