@@ -123,5 +123,5 @@ class LayerZeroMLAImpl(MLACommonImpl[MLACommonMetadata]):
         latent = self.kv_lora_rank
         parts = q if isinstance(q, tuple) else (q[..., :latent], q[..., latent:])
         cache = kv_c_and_k_pe_cache[..., :latent], kv_c_and_k_pe_cache[..., latent:]
-        pages = attn_metadata.decode.pages  # type: ignore[union-attr]
+        pages = attn_metadata.decode.pages
         return _decode(*parts, *cache, *pages, self.scale, return_lse=True)

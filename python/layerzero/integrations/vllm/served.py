@@ -80,7 +80,7 @@ def _calls(
     query = torch.zeros(2, _HEADS, head_size, dtype=dtype, **place)
     rows = torch.zeros(2, _KV_HEADS, head_size, dtype=dtype, **place)
     cache = torch.zeros(_PAGES, page_size, _KV_HEADS, head_size, dtype=stored or dtype, **place)
-    index = functools.partial(torch.tensor, dtype=torch.int32, **place)
+    index: Any = functools.partial(torch.tensor, dtype=torch.int32, **place)
     options: dict[str, Any] = {"sinks": torch.zeros(_HEADS, dtype=dtype, **place)} if sinks else {}
     scales = (
         {n: torch.ones(1, dtype=torch.float32, **place) for n in ("k_scale", "v_scale")} if stored is not None else {}
