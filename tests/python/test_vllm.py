@@ -5,8 +5,10 @@ Runs with vLLM's own classes where vLLM is importable, else with stand-ins; test
 
 import importlib
 import importlib.util
+import json
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -185,6 +187,47 @@ def test_the_name(plugin):
             plugin.root.register_backend()
     finally:
         registry.register_backend(registry.AttentionBackendEnum.CUSTOM, plugin.root.BACKEND)
+
+
+def test_the_entry_point(plugin):
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    module, _, name = project["entry-points"]["vllm.general_plugins"]["layerzero"].partition(":")
+    assert module == OURS and getattr(plugin.root, name) is plugin.root.register
+
+
+def test_a_vllm_that_does_not_fit_is_a_warning(plugin, caplog, monkeypatch):
+    def missing():
+        raise AttributeError("no such slot")
+
+    monkeypatch.setattr(plugin.root, "register_backend", missing)
+    with caplog.at_level("WARNING", logger="layerzero"):
+        plugin.root.register()
+    assert "this vLLM is not served" in caplog.text and "no such slot" in caplog.text
+
+
+def result(engine, tokens, seconds, logprob=-1.0):
+    batch = {"tokens": tokens, "tokens_per_s": 8 / seconds, "first_token_ms": 10 * seconds, "step_ms": seconds}
+    return {"engine": engine, "batches": {"2": batch}, "first_logprobs": [logprob] * 2}
+
+
+def test_engines_are_compared_by_tokens_and_times(tmp_path):
+    """Of bench/serving/vllm_backends.py: what it concludes from the results of its processes."""
+    path = Path(__file__).parents[2] / "bench/serving/vllm_backends.py"
+    spec = importlib.util.spec_from_file_location("vllm_backends", path)
+    bench = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(bench)
+    theirs, ours = (
+        result("flash_attn", [[1, 2, 3], [4, 5, 6]], 2.0),
+        result("layerzero", [[1, 2, 3], [4, 7, 6]], 1.0, -1.5),
+    )
+    row = bench.written([ours, theirs], {"flashinfer": "1"}, tmp_path / "out.json")[0]
+    assert row["engine"] == "layerzero" and row["equal_answers"] == 0.5 and row["equal_first_tokens"] == 1.0
+    assert row["equal_before_first_difference"] == 2.0 and row["first_logprob_difference"] == 0.5
+    assert row["throughput"] == row["step"] == row["first_token"] == 2.0
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert written["failed"] == {"flashinfer": "1"} and written["engines"][0]["batches"]["2"]["tokens"] == [1, 2, 3]
+    assert bench.compared([ours]) == []
 
 
 def test_reasons_of_the_engine(plugin):
