@@ -87,7 +87,7 @@ def options_of(engine, mode, ops, arguments):
         "max_num_batched_tokens": 8192,
         "gpu_memory_utilization": 0.6,
         "enable_prefix_caching": False,
-        "attention_config": {"backend": engine.upper()},
+        "attention_backend": engine.upper(),
         "seed": 0,
     }
     if mode == "eager":

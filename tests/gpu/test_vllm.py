@@ -15,7 +15,10 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("vllm.v1.attention.backend", reason="needs vLLM", exc_type=ImportError)
+try:
+    importlib.import_module("vllm.v1.attention.backend")
+except ImportError as error:
+    pytest.skip(f"needs vLLM 0.25: {error}", allow_module_level=True)
 
 import layerzero as lz  # noqa: E402
 from layerzero.integrations.vllm import served  # noqa: E402

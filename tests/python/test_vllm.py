@@ -147,6 +147,36 @@ def test_encoders_see_both_directions(plugin):
     torch.testing.assert_close(both[first].float(), expected, atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.parametrize("split", [True, False])
+def test_latents(plugin, split):
+    """Decode steps of MLA: lists in memory that steps share, and the operation over vLLM's rows of latent and rotated."""
+    latent = importlib.import_module(f"{OURS}.latent")
+    builder = latent.LayerZeroMLABuilder.__new__(latent.LayerZeroMLABuilder)
+    builder.kv_cache_spec, builder.device = types.SimpleNamespace(block_size=PAGE), torch.device("cpu")
+    builder.most_requests, builder.kept = 4, None
+    torch.manual_seed(0)
+    memory = torch.randn(9, PAGE, 96)  # 64 of the latent, 32 that are rotated
+    layer = latent.LayerZeroMLAImpl.__new__(latent.LayerZeroMLAImpl)
+    layer.kv_lora_rank, layer.scale = 64, 0.1
+    addresses = set()
+    for lengths in ([20, 33, 1], [48, 5, 16]):
+        table = torch.randperm(9).view(3, 3).int()
+        step = builder._build_decode(table, torch.tensor(lengths, dtype=torch.int32), 48, None, None, 3, None)
+        addresses.add(step.pages.indices.data_ptr())
+        query = torch.randn(3, HEADS, 96)
+        given = (query[..., :64], query[..., 64:]) if split else query
+        metadata = types.SimpleNamespace(decode=step)
+        output, lse = layer.forward_mqa(given, memory, metadata, None)
+        for row, length in enumerate(lengths):
+            keys = memory[table[row].long()].flatten(0, 1)[:length]
+            logits = query[row] @ keys.T * 0.1
+            torch.testing.assert_close(output[row], logits.softmax(-1) @ keys[:, :64], atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(lse[row], logits.logsumexp(-1), atol=1e-4, rtol=1e-4)
+    assert len(addresses) == 1
+    backend = latent.LayerZeroMLABackend
+    assert backend.get_name() == "LAYERZERO" and backend.get_supported_head_sizes() == [576]
+
+
 def test_what_is_refused(plugin):
     impl = plugin.attention.LayerZeroImpl
     with pytest.raises(NotImplementedError, match="not causal"):

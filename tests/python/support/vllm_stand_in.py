@@ -75,6 +75,39 @@ class CommonAttentionMetadata:
     seq_lens_cpu_upper_bound: torch.Tensor | None = None
 
 
+@dataclass
+class MLACommonDecodeMetadata:
+    block_table: torch.Tensor
+    seq_lens: torch.Tensor
+    dcp_tot_seq_lens: torch.Tensor | None
+
+
+class MLACommonMetadata:
+    pass
+
+
+class MLACommonBackend(AttentionBackend):
+    pass
+
+
+class MLACommonImpl(AttentionImpl):
+    pass
+
+
+class MLACommonMetadataBuilder(AttentionMetadataBuilder):
+    def _build_decode(
+        self,
+        block_table_tensor,
+        seq_lens_device,
+        max_seq_len,
+        query_start_loc_cpu,
+        query_start_loc_device,
+        num_decode_tokens,
+        dcp_tot_seq_lens_device,
+    ):
+        return MLACommonDecodeMetadata(block_table_tensor, seq_lens_device, dcp_tot_seq_lens_device)
+
+
 class AttentionBackendEnum(enum.Enum):
     FLASH_ATTN = "vllm.v1.attention.backends.flash_attn.FlashAttentionBackend"
     CUSTOM = None
@@ -118,8 +151,11 @@ def modules():
     )}  # fmt: skip
     registry = {"AttentionBackendEnum": AttentionBackendEnum, "register_backend": register_backend}
     utils = {"split_decodes_and_prefills": split_decodes_and_prefills, "get_kv_cache_layout": lambda: "NHD"}
-    for name in ("vllm", "vllm.v1", "vllm.v1.attention"):
+    latents = {name: one for name, one in mine.items() if name.startswith("MLACommon")}
+    layers = "vllm.model_executor.layers.attention"
+    for name in ("vllm", "vllm.v1", "vllm.v1.attention", "vllm.model_executor", "vllm.model_executor.layers", layers):
         module(name)
+    module(f"{layers}.mla_attention", **latents)
     module("vllm.config", get_current_vllm_config_or_none=lambda: None)
     module("vllm.v1.attention.backend", **base)
     module("vllm.v1.attention.backends")
