@@ -1,4 +1,4 @@
-// The row of the tables of posenc.rope for a position, shared by its reference and its kernels.
+// Rotated columns and the tables' row of a position, shared by the references and the kernels of rotary embeddings.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,21 @@
 #include "ops/posenc/rope.h"
 
 namespace lz::ops::posenc_rope {
+
+// Pair i of r rotated columns.
+struct Pair {
+  int64_t j, k;    // columns
+  int64_t tj, tk;  // their columns in the tables
+};
+
+inline Pair PairAt(int64_t i, int64_t rotary_dim, int64_t width, bool interleaved) {
+  Pair p{.j = i, .k = i + rotary_dim / 2};
+  if (interleaved) p = {.j = 2 * i, .k = 2 * i + 1};
+  const bool per_column = width == rotary_dim;
+  p.tj = per_column ? p.j : i;
+  p.tk = per_column ? p.k : i;
+  return p;
+}
 
 class TableRows {
  public:

@@ -9,20 +9,6 @@ namespace {
 using namespace lz;
 using namespace lz::ops::posenc_rope;
 
-struct Pair {
-  int64_t j, k;    // columns
-  int64_t tj, tk;  // their columns in the tables
-};
-
-Pair PairAt(int64_t i, int64_t rotary_dim, int64_t width, bool interleaved) {
-  Pair p{.j = i, .k = i + rotary_dim / 2};
-  if (interleaved) p = {.j = 2 * i, .k = 2 * i + 1};
-  const bool per_column = width == rotary_dim;
-  p.tj = per_column ? p.j : i;
-  p.tk = per_column ? p.k : i;
-  return p;
-}
-
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor &cos_tensor = args->tensors[kCos], &sin_tensor = args->tensors[kSin];
   const View x(args->tensors[kInput]), cos(cos_tensor), sin(sin_tensor), out(args->tensors[kOutput]);

@@ -939,6 +939,27 @@ def kv_page_table(
 ) -> tuple[T, T, T]:
     """A page list in CSR form as a table of pages, for functions that take block tables."""
 
+def kv_rope_append_paged(
+    query: T,
+    key: T,
+    value: T,
+    cos: T,
+    sin: T,
+    key_cache: T,
+    value_cache: T,
+    slots: T,
+    *,
+    position_ids: T | None = None,
+    interleaved: bool = False,
+    rotary_dim: int | None = None,
+    k_scale: T | None = None,
+    v_scale: T | None = None,
+    layout: Literal["NHD", "HND"] | None = None,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Rotates queries and new keys by their positions, and writes keys and values into a paged cache."""
+
 def fused_mlp(
     input: T,
     gate_weight: T,

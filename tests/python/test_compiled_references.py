@@ -305,5 +305,13 @@ def test_exact_results_and_written_arguments_are_not_compiled():
     names = {name for name, contract in contracts().items() if rows.can_compile(contract)}
     assert {"rope", "gated_activation", "linear_quantized"} <= names
     assert names.isdisjoint(
-        {"quantize", "quantize_asymmetric", "cast", "kv_append_paged", "gated_delta_rule", "grouped_gemm"}
+        {
+            "quantize",
+            "quantize_asymmetric",
+            "cast",
+            "kv_append_paged",
+            "kv_rope_append_paged",
+            "gated_delta_rule",
+            "grouped_gemm",
+        }
     )

@@ -24,6 +24,7 @@ WITHOUT_BATCHES = [
     "kv_block_table_update",
     "kv_compact",
     "kv_page_table",
+    "kv_rope_append_paged",
     "linear_gguf_prepack",
     "linear_panels_prepack",
 ]
@@ -185,6 +186,10 @@ def test_kv_caches_beyond_2_to_the_31(wide):
     )
     assert torch.equal(small[last, 5], rows[1][0].to(torch.int8)) and large[last, 6].abs().max() == 0
     assert torch.equal(lz.kv_gather(large, slots), torch.stack([large[last, 5], large[0, 3]]))
+    if wide == "key":  # rows at the angle 0
+        tables, more = (torch.ones(2, 64), torch.zeros(2, 64)), slots + 1
+        lz.kv_rope_append_paged(rows[0], *rows, *tables, *caches, more, layout="NHD", **units)
+        assert torch.equal(lz.kv_gather(large, more), lz.kv_gather(large, slots))
     lz.kv_compact(*caches, torch.tensor([[last, last - 1], [0, 1]]))
     for moved in caches:
         assert torch.equal(moved[last - 1], moved[last]) and torch.equal(moved[1], moved[0])

@@ -26,7 +26,7 @@ def quick(examples):
 def is_defined(name, line):
     """False where the definition leaves the result open: random numbers of torch's own, equal slots, and what a weight that
     is not finite does beside the padding."""
-    slots = arguments_of(name, line)["slots"] if name == "kv_append_paged" else torch.empty(0)
+    slots = arguments_of(name, line)["slots"] if name.endswith("append_paged") else torch.empty(0)
     kept = slots[slots >= 0]
     return (
         "dropout_p" not in line

@@ -118,6 +118,22 @@ def kv() -> Iterator[Case]:
             lambda a=(nk, nv, slots): lz.kv_append_paged(k, v, *a, layout="NHD"),
             lambda f=append: f(),
         )
+        query, cos, sin = r(n, H_Q, D), r(n, D, dtype=torch.float32), r(n, D, dtype=torch.float32)
+
+        def turned(x: Any, cos: Any = cos, sin: Any = sin) -> torch.Tensor:
+            low, high = x.chunk(2, -1)
+            return x * cos[:, None].to(DTYPE) + torch.cat((-high, low), -1) * sin[:, None].to(DTYPE)
+
+        def both(q: Any = query, nk: Any = nk, nv: Any = nv, at: Any = slots, turned: Any = turned) -> torch.Tensor:
+            append(turned(nk), nv, at)
+            return turned(q)
+
+        yield Case(
+            "kv_rope_append_paged",
+            f"{n} rows",
+            lambda a=(query, nk, nv, cos, sin, k, v, slots): lz.kv_rope_append_paged(*a, layout="NHD"),
+            lambda f=both: f(),
+        )
         yield Case(
             "kv_gather",
             f"{n} rows",

@@ -83,6 +83,9 @@ def _caches():
         for places in (slots, torch.full_like(slots, -1)):
             kept = given | dict(slots=places.int(), k_scale=scale, v_scale=scale)
             yield "kv_append_paged", "torch.kv_append_paged", kept
+            turns = dict(query=_normal(20, 8, 32, dtype=rows), cos=torch.randn(40, 16), sin=torch.randn(40, 16))
+            turns |= dict(position_ids=torch.randint(0, 40, (20,)), interleaved=scale is None)
+            yield "kv_rope_append_paged", "torch.kv_rope_append_paged", kept | turns
         read = dict(cache=_normal(8, 8, 4, 32).to(dtype), slots=slots, layout="NHD")
         read |= {} if scale is None else {"scale": scale, "dtype": "bfloat16"}
         yield "kv_gather", "torch.kv_gather", read

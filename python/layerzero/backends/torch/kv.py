@@ -4,6 +4,7 @@ outside the cache stops torch's kernel. Skipped rows repeat another row's write,
 import torch
 
 from layerzero.backends.torch.common import check_below
+from layerzero.backends.torch.positions import check_positions, swapped_of, table_of
 from layerzero.errors import KernelExecutionError
 
 
@@ -49,6 +50,36 @@ def append_paged(key_cache, value_cache, key, value, slots, k_scale, v_scale, la
         stored = _bytes(_stored(rows, scale, cache.dtype)).index_select(0, row)
         kept = view[block[:1], offset[:1]]
         view.index_put_((block, offset), torch.where(given[row][:, None, None], stored, kept))
+
+
+def rope_append_paged(
+    query,
+    key,
+    value,
+    cos,
+    sin,
+    key_cache,
+    value_cache,
+    slots,
+    position_ids,
+    interleaved,
+    rotary_dim,
+    k_scale,
+    v_scale,
+    layout,
+):
+    check_positions("kv_rope_append_paged", position_ids, cos.shape[0])
+    wide = torch.promote_types(query.dtype, torch.float32)
+    cos, sin = (table_of(t.to(wide), position_ids, rotary_dim, interleaved, 2) for t in (cos, sin))
+
+    def turned(rows):
+        x = rows[..., :rotary_dim]
+        # Each product is rounded, as the definition has it: no addcmul.
+        output = (x * cos[0] + swapped_of(x, interleaved).to(wide) * sin[0]).to(rows.dtype)
+        return output if rotary_dim == rows.shape[-1] else torch.cat((output, rows[..., rotary_dim:]), -1)
+
+    append_paged(key_cache, value_cache, turned(key), value, slots, k_scale, v_scale, layout)
+    return turned(query)
 
 
 def gather(cache, slots, scale, dtype, layout):

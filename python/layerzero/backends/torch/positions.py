@@ -4,9 +4,10 @@ import torch
 from torch.nn import functional as F
 
 from layerzero.backends.torch.common import rounded
+from layerzero.errors import KernelExecutionError
 
 
-def _table(table, position_ids, columns, interleaved, head_axis):
+def table_of(table, position_ids, columns, interleaved, head_axis):
     if position_ids is not None:
         table = F.embedding(position_ids, table)
     if table.dim() == 2:
@@ -16,25 +17,33 @@ def _table(table, position_ids, columns, interleaved, head_axis):
     return table.unsqueeze(head_axis)
 
 
+def check_positions(operation, position_ids, rows):
+    """Refuses an id outside the tables on CPUs. On CUDA nothing is read: there torch's own check stops the kernel."""
+    if position_ids is None or position_ids.is_cuda or not position_ids.numel():
+        return
+    low, high = (int(t) for t in position_ids.aminmax())
+    if low < 0 or high >= rows:
+        raise KernelExecutionError(f"{operation}: position_ids", f"numbers from 0 to {rows - 1}", f"{low} to {high}")
+
+
+def swapped_of(x, interleaved):
+    """Returns each column's partner, negated for the first of a pair."""
+    if interleaved:
+        return torch.stack((-x[..., 1::2], x[..., 0::2]), -1).flatten(-2)
+    half = x.shape[-1] // 2
+    return torch.cat((-x[..., half:], x[..., :half]), -1)
+
+
 def rope(input, cos, sin, interleaved, position_ids, inverse, rotary_dim, layout):
     d, wide = input.shape[-1], torch.promote_types(input.dtype, torch.float32)
     columns = rotary_dim
-    if position_ids is not None and not position_ids.is_cuda and position_ids.numel():
-        from layerzero.errors import KernelExecutionError
-
-        low, high = (int(t) for t in position_ids.aminmax())
-        if low < 0 or high >= cos.shape[0]:
-            raise KernelExecutionError(
-                "rope: position_ids", f"numbers from 0 to {cos.shape[0] - 1}", f"{low} to {high}"
-            )
+    check_positions("rope", position_ids, cos.shape[0])
     head_axis = 1 if layout == "BHSD" else 2
-    cos, sin = (_table(t.to(wide), position_ids, columns, interleaved, head_axis) for t in (cos, sin))
+    cos, sin = (table_of(t.to(wide), position_ids, columns, interleaved, head_axis) for t in (cos, sin))
     x = input if columns == d else input[..., :columns]
-    if interleaved:
-        swapped = torch.stack((-x[..., 1::2], x[..., 0::2]), -1).flatten(-2)
-    else:
-        swapped = torch.cat((-x[..., columns // 2 :], x[..., : columns // 2]), -1)
-    output = torch.addcmul(x * cos, swapped.to(wide), sin, value=-1 if inverse else 1).to(input.dtype)
+    output = torch.addcmul(x * cos, swapped_of(x, interleaved).to(wide), sin, value=-1 if inverse else 1).to(
+        input.dtype
+    )
     return output if columns == d else torch.cat((output, input[..., columns:]), -1)
 
 

@@ -28,6 +28,7 @@ _OPS = _layerzero.ops
 _attention = _OPS["attention"]
 _embedding = _OPS["embedding"]
 _append = _OPS["kv_append_paged"]
+_rope_append = _OPS["kv_rope_append_paged"]
 _paged_attention = _OPS["paged_attention"]
 _paged_prefill = _OPS["paged_prefill_attention"]
 DEVICES = ("cpu", "cuda")
@@ -244,7 +245,7 @@ def _scores(layer):
 def _attention_over(cache, total, mask):
     """For `run_layers`: attention over the `total` positions of a Transformers cache, which is given the new ones."""
 
-    def attend(layer, query, key, value):
+    def attend(layer, query, key, value, _):
         if cache is not None:
             key, value = cache.update(key.transpose(1, 2), value.transpose(1, 2), layer.shape.index)
             if type(cache) is StaticCache:
@@ -290,6 +291,18 @@ def _mask_of_step(mask, past, length, capacity):
     return nn.functional.pad(seen, (0, capacity - past - length))
 
 
+def _stored(layer, new, tables, keys, values, slots):
+    """Stores new keys and values; returns the queries. tables: None, or by what queries and keys are turned first."""
+    query, key, value = (part.flatten(0, 1) for part in new)
+    if tables is None:
+        _append(keys, values, key, value, slots, layout="NHD")
+        return new[0]
+    rope, cos, sin = layer.shape.attention.rope, *(table.flatten(0, 1) for table in tables)
+    partly = {} if rope.rotary_dim == query.shape[-1] else {"rotary_dim": rope.rotary_dim}
+    cached = {"interleaved": rope.interleaved, "layout": "NHD"} | partly
+    return _rope_append(query, key, value, cos, sin, keys, values, slots, **cached).view(new[0].shape)
+
+
 def _step_of(base, plan):
     """For CapturedSteps: a step that reads its inputs and the number of positions from the step's memory."""
     branches = Branches(2, plan.device)
@@ -301,12 +314,13 @@ def _step_of(base, plan):
         if mask is None and step.length > 1 and hidden.dtype == torch.float32:
             mask = step.causal()  # kernels of packed queries are for 16 bits
         slots, lengths = step.place()
+        cos, sin = (table.expand(len(ids), -1, -1).contiguous() for table in (cos, sin))  # a row for each query
         pairs = iter(zip(rows[::2], rows[1::2], strict=True))  # of each layer, in the order in which they run
 
-        def attend(layer, query, key, value):
+        def attend(layer, query, key, value, tables):
             keys, values = next(pairs)
             scale, capped = _scores(layer)
-            _append(keys, values, key.flatten(0, 1), value.flatten(0, 1), slots, layout="NHD")
+            query = _stored(layer, (query, key, value), tables, keys, values, slots)
             if mask is not None:
                 return _attention(
                     query, keys, values, causal=False, scale=scale, attn_mask=mask, layout="BSHD", **capped

@@ -50,14 +50,17 @@ def _why_not_layer(layer: Layer, always_masked: bool) -> str | None:
 
 
 def run_layers(plan: Any, hidden: Any, cos: Any, sin: Any, attend: Any, branches: Any = None) -> torch.Tensor:
-    """Returns what the norm after the layers makes of them. attend: (layer, query, key, value (b, length, heads, size)) -> (b, length, heads,
-    size). branches: side by side streams of a capture."""
+    """Returns what the norm after the layers makes of them. attend: (layer, query, key, value (b, length, heads, size), tables) -> (b, length,
+    heads, size); tables: None, or where there are branches the cosines and sines by which queries and keys are still to be turned. branches:
+    side by side streams of a capture."""
     rope = plan.layers[0].shape.attention.rope
     tables = tuple(table[..., : rope.width] for table in (cos, sin))
     stream = _Stream(hidden)
     side_by_side = branches.run if branches is not None else lambda *parts: [part() for part in parts]
     for layer in plan.layers:
-        _run_layer(plan, layer, stream, tables, attend, side_by_side)
+        own = layer.shape.attention
+        late = branches is not None and not (own.query.behind or own.key.behind)  # turned where they are stored
+        _run_layer(plan, layer, stream, (tables, late), attend, side_by_side)
     norm, table = plan.norm
     return stream.normed(norm, table)
 
@@ -123,14 +126,15 @@ def _normed(rows: torch.Tensor, norm: Norm, table: Any) -> torch.Tensor:
 def _attention(plan: Any, layer: Any, rows: Any, tables: Any, attend: Any, side_by_side: Any) -> torch.Tensor:
     own = layer.shape.attention
     parts = (own.query, own.key, own.value)
+    tables, late = tables
     shared: dict[str, torch.Tensor] = {}
     if len(own.linears) < len(parts):  # one product for several of them
         shared = {name: plan.multiply(rows, layer[name]) for name in own.linears}
     query, key, value = side_by_side(
-        *(partial(_heads, plan, layer, part, rows, shared, tables) for part in (own.query, own.key)),
+        *(partial(_heads, plan, layer, part, rows, shared, None if late else tables) for part in (own.query, own.key)),
         partial(_heads, plan, layer, own.value, rows, shared, None),
     )
-    mixed = attend(layer, query, key, value)
+    mixed = attend(layer, query, key, value, tables if late else None)
     return plan.multiply(mixed.reshape(*rows.shape[:2], -1), layer[own.out])
 
 
