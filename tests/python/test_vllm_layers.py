@@ -107,3 +107,45 @@ def test_a_wrong_name_is_an_error():
         options.ops_of(type("Config", (), {"additional_config": {"layerzero": {"ops": ["norms"]}}}))
     everything = type("Config", (), {"additional_config": {"layerzero": {"ops": "all"}}})
     assert options.ops_of(everything) == set(options.OPS) and not options.ops_of(None)
+
+
+def reasons(**changed):
+    from layerzero.integrations.vllm.attention import LayerZeroBackend
+
+    given = {
+        "head_size": 64, "dtype": torch.bfloat16, "kv_cache_dtype": "auto", "block_size": 16, "use_mla": False,
+        "has_sink": False, "use_sparse": False, "use_mm_prefix": False, "use_per_head_quant_scales": False,
+        "device_capability": None, "attn_type": "decoder",
+    }  # fmt: skip
+    return LayerZeroBackend.validate_configuration(**(given | changed))
+
+
+SERVED = [
+    {}, {"has_sink": True}, {"kv_cache_dtype": "fp8"}, {"kv_cache_dtype": "fp8_e5m2"}, {"kv_cache_dtype": None},
+    {"block_size": None}, {"block_size": 64}, {"head_size": 256}, {"dtype": torch.float16}, {"attn_type": "encoder_only"},
+]  # fmt: skip
+REFUSED = [
+    ({"dtype": torch.float32}, "dtype"),
+    ({"head_size": 512}, "head_size"),
+    ({"kv_cache_dtype": "nvfp4"}, "kv_cache_dtype"),
+    ({"kv_cache_dtype": "fp8_per_token_head"}, "kv_cache_dtype"),
+    ({"block_size": 24}, "block_size"),
+    ({"use_mla": True}, "MLA"),
+    ({"use_sparse": True}, "sparse"),
+    ({"use_mm_prefix": True}, "partial multimodal"),
+    ({"use_per_head_quant_scales": True}, "per-head"),
+    ({"attn_type": "encoder_decoder"}, "encoder_decoder"),
+    ({"use_non_causal": True}, "non-causal"),
+    ({"use_batch_invariant": True}, "batch invariance"),
+]
+
+
+@pytest.mark.parametrize("changed", SERVED, ids=str)
+def test_what_vllm_is_told_to_be_served(changed):
+    assert reasons(**changed) == []
+
+
+@pytest.mark.parametrize(("changed", "reason"), REFUSED, ids=str)
+def test_what_vllm_is_told_to_be_refused(changed, reason):
+    (found,) = reasons(**changed)
+    assert reason in found
