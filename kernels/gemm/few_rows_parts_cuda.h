@@ -121,10 +121,11 @@ struct Source {
   }
 };
 
-// The four pairs of a lane for one unit and one row of x, which begins with the lane's values. kWhole: all are there.
+// What a lane needs of one unit and one row of x, which begins with the lane's values. kWhole: all are there.
 template <Order kOrder, bool kWhole, class T>
-__device__ void LoadInput(const T* row, int k, int size, uint32_t (&pairs)[4]) {
-  uint32_t v[4] = {};
+__device__ void LoadInput(const T* row, int k, int size, uint32_t (&v)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) v[i] = 0;
   if constexpr (kOrder == Order::kOctets) {
     if (kWhole || k < size) *reinterpret_cast<uint4*>(v) = *reinterpret_cast<const uint4*>(row + k);
   } else {
@@ -134,6 +135,11 @@ __device__ void LoadInput(const T* row, int k, int size, uint32_t (&pairs)[4]) {
       *reinterpret_cast<uint2*>(v + 2 * half) = *reinterpret_cast<const uint2*>(row + k + 16 * half);
     }
   }
+}
+// As four pairs in the order of the weights'; `pairs` may be `loaded`.
+template <Order kOrder>
+__device__ void ToPairs(const uint32_t (&loaded)[4], uint32_t (&pairs)[4]) {
+  const uint32_t v[4] = {loaded[0], loaded[1], loaded[2], loaded[3]};
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const uint32_t low = v[kOrder == Order::kOctets ? half : 2 * half];
@@ -175,15 +181,17 @@ struct Sums {
 };
 
 // The rows of x that a lane multiplies; where there are fewer than 8, the last one again, whose sums nobody reads.
-// Those of a stage are loaded before its weights have arrived, if they fit the registers.
+// Those of a stage are loaded before its weights have arrived if they fit the registers, else those of its first unit,
+// and of each further one while the unit before is multiplied: left to the compiler, FP8 waited for each.
 template <class T, class F, int kTiles>
 struct Inputs {
   static constexpr bool kEarly = kTiles == 1;
   static constexpr int kOf = F::kOrder == Order::kOctets ? 8 : 4;  // values of a lane in a row
-  static constexpr int kHeld = kEarly ? StageOf<F>::kUnits : 1;
+  static constexpr int kUnits = StageOf<F>::kUnits, kHeld = kEarly ? kUnits : 2;
   const T* row[kTiles];
-  int size;  // of rows, from the lane's octet on
-  uint32_t held[kHeld][kTiles][4];
+  int size;                                     // of rows, from the lane's octet on
+  alignas(16) uint32_t held[kHeld][kTiles][4];  // pairs, or what becomes pairs when it is used
+  uint32_t pairs[kTiles][4];
 
   __device__ Inputs(const Call<T>& call, int lane) : size(call.k - (kOf == 8 ? lane % 4 * kOf : 0)) {
 #pragma unroll
@@ -195,8 +203,11 @@ struct Inputs {
   template <bool kWhole>
   __device__ void Load(int first, int held_unit) {
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-      LoadInput<F::kOrder, kWhole>(row[tile], first, size, held[held_unit][tile]);
+    for (int tile = 0; tile < kTiles; ++tile) {
+      uint32_t(&to)[4] = held[held_unit][tile];
+      LoadInput<F::kOrder, kWhole>(row[tile], first, size, to);
+      if constexpr (kEarly) ToPairs<F::kOrder>(to, to);
+    }
   }
   template <bool kWhole>
   __device__ void LoadUnits(int first) {
@@ -204,8 +215,10 @@ struct Inputs {
     for (int unit = 0; unit < kHeld; ++unit) Load<kWhole>(first + unit * kUnit, unit);
   }
   __device__ void LoadStage(int stage) {
-    if constexpr (kEarly) {
-      const int first = stage * F::kStageValues;
+    const int first = stage * F::kStageValues;
+    if constexpr (!kEarly) {
+      Load<false>(first, 0);
+    } else {
       if (first + F::kStageValues <= size) {
         LoadUnits<true>(first);
       } else {
@@ -214,8 +227,11 @@ struct Inputs {
     }
   }
   __device__ const uint32_t (&Unit(int stage, int unit))[kTiles][4] {
-    if constexpr (!kEarly) Load<false>(stage * F::kStageValues + unit * kUnit, 0);
-    return held[kEarly ? unit : 0];
+    if constexpr (kEarly) return held[unit];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) ToPairs<F::kOrder>(held[unit % kHeld][tile], pairs[tile]);
+    if (unit + 1 < kUnits) Load<false>(stage * F::kStageValues + (unit + 1) * kUnit, (unit + 1) % kHeld);
+    return pairs;
   }
 };
 

@@ -51,6 +51,13 @@ int32_t WithKind(CodeKind kind, Body&& body) {
   }
 }
 
+#ifdef __CUDACC__
+// a / b of numbers that are not negative. A division of 64 bits takes as long as a load.
+__device__ inline int64_t Quotient(int64_t a, int64_t b) {
+  return uint64_t(a | b) >> 32 == 0 ? int64_t(uint32_t(a) / uint32_t(b)) : a / b;
+}
+#endif
+
 // The element of a scale (or zero point) for row `row`, column `column` of values [..., k].
 struct ScaleMap {
   const void* data = nullptr;
@@ -86,13 +93,14 @@ struct ScaleMap {
   __device__ int64_t Row(int64_t row) const {
     int64_t offset = 0;
     for (int i = 0; i < n; ++i) {
-      offset += row % size[i] / block[i] * stride[i];
-      row /= size[i];
+      const int64_t rest = Quotient(row, size[i]);
+      offset += Quotient(row - rest * size[i], block[i]) * stride[i];
+      row = rest;
     }
     return offset;
   }
   __device__ int64_t At(int64_t row_offset, int64_t column) const {
-    return row_offset + (last_stride == 0 ? 0 : column / last_block * last_stride);
+    return row_offset + (last_stride == 0 ? 0 : Quotient(column, last_block) * last_stride);
   }
 #endif
 };
