@@ -48,6 +48,7 @@ ALLOWED = {
     "src/verify": (*COMMON, "platform", "registry", "pipeline", "engine", "ops"),
     "src/perfdb": (*COMMON, "platform", "registry"),
     "src/kvcache": COMMON,
+    "src/tokenize": COMMON,
     "ops": (*COMMON, "ops"),
     "kernels": (*COMMON, "ops", "kernels", "platform/device.h"),  # the ISA bits that constraints name
     "include/layerzero": ("layerzero",),
@@ -65,6 +66,7 @@ OWN = {
     "verify",
     "perfdb",
     "kvcache",
+    "tokenize",
     "ops",
     "kernels",
 }

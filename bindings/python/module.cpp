@@ -14,6 +14,7 @@
 #include "perfdb/record.h"
 #include "program.h"
 #include "roofline.h"
+#include "tokenizer.h"
 #include "torch_bridge.h"
 #include "trust.h"
 #include "verify.h"
@@ -280,7 +281,8 @@ int Exec(PyObject* module) {
     if (!callable || PyDict_SetItemString(ops, op->name().data(), callable) != 0) return -1;
     Py_DecRef(callable);
   }
-  for (PyMethodDef* methods : {kKvMethods, kProgramMethods, kGuardMethods, kHealthMethods, kTrustMethods}) {
+  for (PyMethodDef* methods :
+       {kKvMethods, kProgramMethods, kGuardMethods, kHealthMethods, kTrustMethods, kTokenizerMethods}) {
     if (PyModule_AddFunctions(module, methods) != 0) return -1;
   }
   CountFirstCallsInChildren();

@@ -27,6 +27,7 @@
 #include "registry/expression.h"
 #include "registry/registry.h"
 #include "test_paths.h"
+#include "tokenize/tokenizer.h"
 
 namespace lz {
 namespace {
@@ -190,6 +191,43 @@ TEST(Parsers, Device) {
   Fuzz(std::move(seeds), [](const std::string& text) {
     auto device = ParseDevice(text);
     return device.ok() ? Status() : device.TakeStatus();
+  });
+}
+
+// What was read also encodes and decodes texts, whatever its vocabulary and merges are.
+TEST(Parsers, Tokenizer) {
+  const std::string marked = R"({"added_tokens": [{"id": 0, "content": "<unk>", "special": true, "normalized": false}],
+    "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"},
+      {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]},
+    "pre_tokenizer": null, "post_processor": {"type": "BertProcessing", "cls": ["<unk>", 0], "sep": ["a", 1]},
+    "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"},
+      {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+    "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
+      "vocab": {"<unk>": 0, "a": 1, "b": 2, "ab": 3, "\u2581": 4, "\u2581ab": 5},
+      "merges": [["a", "b"], "\u2581 ab"]}})";
+  const std::string byte_level = R"({"added_tokens": [{"id": 9, "content": "<s>", "lstrip": true, "special": true}],
+    "normalizer": {"type": "Lowercase"},
+    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true},
+      {"type": "ByteLevel", "add_prefix_space": false}]},
+    "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+      {"Sequence": {"id": "A", "type_id": 0}}], "special_tokens": {"<s>": {"id": "<s>", "ids": [9]}}},
+    "decoder": {"type": "ByteLevel"},
+    "model": {"type": "BPE", "layerzero_ranks": true, "ignore_merges": true, "ranks": [0, 1, 2, 3, 5],
+      "vocab": {"a": 0, "\u0120": 1, "\u0120a": 2, "aa": 3, "aaa": 4}}})";
+  Fuzz({marked, byte_level}, [](const std::string& text) {
+    auto made = tokenize::Tokenizer::Make(text);
+    if (!made.ok()) return made.TakeStatus();
+    std::vector<int32_t> ids;
+    for (const std::string& one : {std::string("ab a<s> aaaa 12\xC3\xA9 <unk>"), std::string(200, 'a'), text}) {
+      std::vector<tokenize::Span> spans;
+      const bool offsets = (*made)->has_offsets();
+      if ((*made)->Encode(one, true, &ids, offsets ? &spans : nullptr) && offsets) EXPECT_LE(spans.size(), ids.size());
+      for (const tokenize::Span& span : spans) EXPECT_LE(span.start, span.end);
+    }
+    for (int32_t id : ids) EXPECT_LT(size_t(id), (*made)->num_ids());
+    std::string decoded;
+    (*made)->Decode(ids, true, &decoded);
+    return Status();
   });
 }
 

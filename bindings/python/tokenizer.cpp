@@ -1,0 +1,152 @@
+#include "tokenizer.h"
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "call.h"
+#include "tokenize/tokenizer.h"
+
+namespace lz::python {
+namespace {
+
+using tokenize::Span;
+using tokenize::Tokenizer;
+using Held = std::shared_ptr<const Tokenizer>;
+
+constexpr const char* kCapsule = "layerzero.tokenizer";
+
+int ToTokenizer(PyObject* object, void* out) {
+  *static_cast<Held**>(out) = static_cast<Held*>(PyCapsule_GetPointer(object, kCapsule));
+  return *static_cast<Held**>(out) != nullptr;
+}
+
+PyObject* Make(PyObject*, PyObject* args) {
+  const char* text;
+  Py_ssize_t size;
+  if (!PyArg_ParseTuple(args, "s#", &text, &size)) return nullptr;
+  PyThreadState* const saved = PyEval_SaveThread();
+  auto made = Tokenizer::Make({text, size_t(size)});
+  PyEval_RestoreThread(saved);
+  if (!made.ok()) return Raise(made.status());
+  return PyCapsule_New(new Held(std::move(*made)), kCapsule,
+                       [](PyObject* capsule) { delete static_cast<Held*>(PyCapsule_GetPointer(capsule, kCapsule)); });
+}
+
+PyObject* Facts(PyObject*, PyObject* args) {
+  Held* tokenizer;
+  if (!PyArg_ParseTuple(args, "O&", ToTokenizer, &tokenizer)) return nullptr;
+  return Py_BuildValue("nNN", Py_ssize_t((*tokenizer)->num_ids()), PyBool_FromLong((*tokenizer)->has_offsets()),
+                       PyBool_FromLong((*tokenizer)->has_decoder()));
+}
+
+template <class T, class Make>
+PyObject* ListOf(const T* items, size_t count, Make&& make) {
+  PyObject* list = PyList_New(Py_ssize_t(count));
+  for (size_t i = 0; list && i < count; ++i) {
+    PyObject* item = make(items[i]);
+    if (!item) {
+      Py_DecRef(list);
+      return nullptr;
+    }
+    PyList_SetItem(list, Py_ssize_t(i), item);
+  }
+  return list;
+}
+PyObject* IdObject(int32_t id) { return PyLong_FromLong(id); }
+PyObject* SpanObject(const Span& span) { return Py_BuildValue("ii", span.start, span.end); }
+
+// The UTF-8 of a list's strings, which keep it; a string with surrogates has none. False with an error.
+bool ReadTexts(PyObject* list, std::vector<std::string_view>* texts) {
+  for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
+    Py_ssize_t size = 0;
+    PyObject* const text = PyList_GetItem(list, i);
+    const char* utf8 = PyUnicode_Check(text) ? PyUnicode_AsUTF8AndSize(text, &size) : nullptr;
+    if (!utf8 && (!PyErr_Occurred() || !PyErr_ExceptionMatches(PyExc_UnicodeEncodeError))) {
+      if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "wanted a list of str");
+      return false;
+    }
+    PyErr_Clear();
+    texts->emplace_back(utf8, utf8 ? size_t(size) : 0);
+  }
+  return true;
+}
+
+// encode(tokenizer, texts, specials, offsets) -> (ids, spans): None for a text that it does not serve.
+PyObject* Encode(PyObject*, PyObject* args) {
+  Held* held;
+  PyObject* list;
+  int specials, offsets;
+  if (!PyArg_ParseTuple(args, "O&O!pp", ToTokenizer, &held, &PyList_Type, &list, &specials, &offsets)) return nullptr;
+  std::vector<std::string_view> texts;
+  if (!ReadTexts(list, &texts)) return nullptr;
+  struct Row {
+    size_t first, count;
+    bool served;
+  };
+  std::vector<Row> rows;
+  std::vector<int32_t> ids;
+  std::vector<Span> spans;
+  const Held tokenizer = *held;
+  PyThreadState* const saved = PyEval_SaveThread();
+  for (const std::string_view text : texts) {
+    const size_t first = ids.size();
+    const bool served = text.data() && tokenizer->Encode(text, specials, &ids, offsets ? &spans : nullptr);
+    rows.push_back({first, ids.size() - first, served});
+  }
+  PyEval_RestoreThread(saved);
+  const auto none = [] {
+    Py_IncRef(Py_None);
+    return Py_None;
+  };
+  PyObject* all = ListOf(rows.data(), rows.size(), [&](const Row& row) {
+    return row.served ? ListOf(ids.data() + row.first, row.count, IdObject) : none();
+  });
+  PyObject* places = ListOf(rows.data(), offsets && all ? rows.size() : 0, [&](const Row& row) {
+    return row.served ? ListOf(spans.data() + row.first, row.count, SpanObject) : none();
+  });
+  if (all && places) return Py_BuildValue("NN", all, places);
+  Py_XDECREF(all);
+  Py_XDECREF(places);
+  return nullptr;
+}
+
+// decode(tokenizer, rows of ids, skip_specials) -> texts; bytes that are no UTF-8 become U+FFFD.
+PyObject* Decode(PyObject*, PyObject* args) {
+  Held* held;
+  PyObject* list;
+  int skip;
+  if (!PyArg_ParseTuple(args, "O&O!p", ToTokenizer, &held, &PyList_Type, &list, &skip)) return nullptr;
+  PyObject* texts = PyList_New(0);
+  std::vector<int32_t> ids;
+  std::string text;
+  for (Py_ssize_t i = 0; texts && i < PyList_Size(list); ++i) {
+    PyObject* const row = PyList_GetItem(list, i);
+    ids.clear();
+    text.clear();
+    for (Py_ssize_t j = 0; PyList_Check(row) && j < PyList_Size(row); ++j) {
+      ids.push_back(int32_t(PyLong_AsLong(PyList_GetItem(row, j))));
+    }
+    if (!PyErr_Occurred()) (*held)->Decode(ids, skip, &text);
+    PyObject* one = PyErr_Occurred() ? nullptr : PyUnicode_DecodeUTF8(text.data(), Py_ssize_t(text.size()), "replace");
+    if (!one || PyList_Append(texts, one) != 0) {
+      Py_DecRef(texts);
+      texts = nullptr;
+    }
+    Py_XDECREF(one);
+  }
+  return texts;
+}
+
+}  // namespace
+
+PyMethodDef kTokenizerMethods[] = {
+    {"tokenizer_make", Make, METH_VARARGS,
+     "tokenizer_make(text of a tokenizer.json): the own tokenizer; raises why not"},
+    {"tokenizer_facts", Facts, METH_VARARGS, "tokenizer_facts(tokenizer): (number of ids, has offsets, has a decoder)"},
+    {"tokenizer_encode", Encode, METH_VARARGS, "tokenizer_encode(tokenizer, texts, specials, offsets): (ids, spans)"},
+    {"tokenizer_decode", Decode, METH_VARARGS, "tokenizer_decode(tokenizer, rows, skip_specials): texts"},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace lz::python

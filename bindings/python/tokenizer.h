@@ -1,0 +1,10 @@
+// The own tokenizer for Python: functions over a capsule, which layerzero/tokenizers/own.py wraps in a class.
+#pragma once
+
+#include <Python.h>
+
+namespace lz::python {
+
+extern PyMethodDef kTokenizerMethods[];  // ends with a null entry
+
+}  // namespace lz::python
