@@ -100,10 +100,14 @@ if TYPE_CHECKING:
     from layerzero.telemetry.recording import report as report
     from layerzero.telemetry.server import serve_metrics as serve_metrics
     from layerzero.telemetry.trace import trace as trace
+    from layerzero.tokenizers import TokenCache as TokenCache
+    from layerzero.tokenizers import TokenCacheWarning as TokenCacheWarning
     from layerzero.tokenizers import detokenize as detokenize
     from layerzero.tokenizers import register_tokenizer as register_tokenizer
     from layerzero.tokenizers import tokenize as tokenize
     from layerzero.tokenizers import tokenizer_identity as tokenizer_identity
+    from layerzero.tokenizers import tokenizer_kernels as tokenizer_kernels
+    from layerzero.tokenizers import wrap_tokenizer as wrap_tokenizer
 
 __version__, _build = _layerzero.build_id()
 _major, _minor, _patch = (int(part) for part in __version__.split(".")[:3])
@@ -167,6 +171,10 @@ _LAZY = {
     "register_tokenizer": "layerzero.tokenizers",
     "tokenize": "layerzero.tokenizers",
     "tokenizer_identity": "layerzero.tokenizers",
+    "tokenizer_kernels": "layerzero.tokenizers",
+    "wrap_tokenizer": "layerzero.tokenizers",
+    "TokenCache": "layerzero.tokenizers",
+    "TokenCacheWarning": "layerzero.tokenizers",
     "unkernelize": "layerzero.integrations.transformers",
 }
 

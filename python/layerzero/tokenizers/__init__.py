@@ -12,21 +12,27 @@ from collections.abc import Sequence
 from typing import Any
 
 from layerzero.errors import NotInstalledError, UnknownNameError, WrongTypeError
+from layerzero.tokenizers.cache import TokenCache, TokenCacheWarning
 from layerzero.tokenizers.identity import TokenizerDigests, tokenizer_digests, tokenizer_mismatches
 from layerzero.tokenizers.libraries import checked_ids, tokenizers_library, typed_errors, wrap
+from layerzero.tokenizers.registered import Registered
 
 __all__ = [
+    "TokenCache",
+    "TokenCacheWarning",
     "TokenizerDigests",
     "detokenize",
     "register_tokenizer",
     "tokenize",
     "tokenizer_digests",
     "tokenizer_identity",
+    "tokenizer_kernels",
     "tokenizer_mismatches",
+    "wrap_tokenizer",
 ]
 
 _lock = threading.Lock()
-_by_id: dict[str, Any] = {}
+_by_id: dict[str, Registered] = {}
 _id_of_file: dict[Any, str] = {}  # (path, mtime, size) -> id
 
 _IS_IDENTITY = re.compile("[0-9a-f]{64}").fullmatch
@@ -70,16 +76,16 @@ def register_tokenizer(tokenizer: Any) -> str:
         if key in _id_of_file:
             return _id_of_file[key]
         tokenizer = _read(path)
-    wrapped = wrap(tokenizer)
-    identity = tokenizer_digests(wrapped.identified).tokenizer_id
+    library = wrap(tokenizer)
+    identity = tokenizer_digests(library.identified).tokenizer_id
     with _lock:
-        _by_id.setdefault(identity, wrapped)
+        _by_id.setdefault(identity, Registered(identity, library))
         if key:
             _id_of_file[key] = identity
     return identity
 
 
-def _find(tokenizer_id: str) -> Any:
+def _find(tokenizer_id: str) -> Registered:
     if not isinstance(tokenizer_id, str):
         raise WrongTypeError("tokenizer_id", "a str", type(tokenizer_id).__name__, "use register_tokenizer")
     found = _by_id.get(tokenizer_id)
@@ -96,18 +102,31 @@ def _find(tokenizer_id: str) -> Any:
 
 
 def tokenize(
-    texts: str | Sequence[str], tokenizer_id: str, return_offsets: bool = False, *, add_special_tokens: bool = True
+    texts: str | Sequence[str],
+    tokenizer_id: str,
+    return_offsets: bool = False,
+    *,
+    add_special_tokens: bool = True,
+    cache: TokenCache | None = None,
 ) -> dict[str, list[Any]]:
-    """Returns {"input_ids"} of a str or of each str of a list; with return_offsets also (start, end) in characters."""
+    """Returns {"input_ids"} of a str or of each str of a list; with return_offsets also (start, end) in characters.
+
+    LayerZero's own tokenizer (C++) answers where its ids have been compared with the library's (`tokenizer_kernels`), else
+    the library. `cache`: ids of texts that it has are taken from it; calls with offsets do not use it.
+    """
     tokenizer = _find(tokenizer_id)
     single = isinstance(texts, str)
-    batch = [texts] if single else list(texts)
+    batch: list[str] = [texts] if isinstance(texts, str) else list(texts)
     for index, text in enumerate(batch):
         if not isinstance(text, str):
             raise WrongTypeError(f"texts[{index}]", "a str", type(text).__name__, "decode bytes first")
-    with typed_errors("texts", "text that the tokenizer can encode", "replace lone surrogates and the like"):
-        ids, offsets = tokenizer.encode(batch, return_offsets, add_special_tokens)
-    result = {"input_ids": ids, "offsets": offsets} if return_offsets else {"input_ids": ids}
+    if return_offsets:
+        ids, offsets = tokenizer.encode(batch, True, add_special_tokens)
+        result = {"input_ids": ids, "offsets": offsets}
+    elif cache is not None:
+        result = {"input_ids": cache.encode(tokenizer, batch, add_special_tokens)}
+    else:
+        result = {"input_ids": tokenizer.encode(batch, False, add_special_tokens)[0]}
     return {name: rows[0] for name, rows in result.items()} if single else result
 
 
@@ -118,6 +137,22 @@ def detokenize(tokens: Any, tokenizer_id: str, *, skip_special_tokens: bool = Tr
     nested = bool(rows) and (hasattr(rows[0], "__iter__") or getattr(rows[0], "ndim", 0) > 0)
     named = {f"tokens[{index}]": row for index, row in enumerate(rows)} if nested else {"tokens": rows}
     batch = [checked_ids(row, tokenizer.vocab_size, name) for name, row in named.items()]
-    with typed_errors("tokens", "ids of this tokenizer's vocabulary", "pass ids that tokenize returned"):
-        texts = tokenizer.decode(batch, skip_special_tokens)
+    texts = tokenizer.decode(batch, skip_special_tokens)
     return texts if nested else texts[0]
+
+
+def tokenizer_kernels(tokenizer_id: str) -> dict[str, str]:
+    """Returns why LayerZero's own tokenizer does not compute "ids", "offsets" or "decode" of a registered tokenizer, for
+    those that it does not; {}: it computes all of them."""
+    return _find(tokenizer_id).reasons()
+
+
+def wrap_tokenizer(tokenizer: Any, *, cache: TokenCache | None = None, enabled: bool = True) -> Any:
+    """Returns a Transformers tokenizer (fast) whose texts are encoded by `lz.tokenize`, with the same answers: ids,
+    offsets, special tokens, padding, truncation, chat template. It has `tokenizer_id`. `enabled=False`: the tokenizer
+    itself."""
+    if not enabled:
+        return tokenizer
+    from layerzero.tokenizers.transformers import wrapped
+
+    return wrapped(tokenizer, register_tokenizer(tokenizer), cache)

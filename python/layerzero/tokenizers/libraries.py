@@ -35,6 +35,8 @@ def typed_errors(what: str, wanted: str, fix: str) -> Iterator[None]:
 class HfTokenizer:
     """A private tokenizers.Tokenizer: padding or truncation that the caller enables later does not change its ids."""
 
+    name = "tokenizers"
+
     def __init__(self, tokenizer: Any) -> None:
         self._own = tokenizers_library().Tokenizer.from_str(tokenizer.to_str())
         self._own.no_padding()
@@ -68,7 +70,7 @@ class _WithoutOffsets:
 class TiktokenTokenizer(_WithoutOffsets):
     """A tiktoken.Encoding. The text of a special token encodes to that token, as in the other libraries."""
 
-    library = "tiktoken"
+    name = library = "tiktoken"
 
     def __init__(self, encoding: Any) -> None:
         self.identified, self.vocab_size = encoding, encoding.n_vocab
@@ -86,7 +88,7 @@ class TiktokenTokenizer(_WithoutOffsets):
 class SentencePieceTokenizer(_WithoutOffsets):
     """A sentencepiece.SentencePieceProcessor."""
 
-    library = "SentencePiece"
+    name, library = "sentencepiece", "SentencePiece"
 
     def __init__(self, processor: Any) -> None:
         self.identified, self.vocab_size = processor, processor.get_piece_size()
