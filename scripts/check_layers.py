@@ -49,6 +49,7 @@ ALLOWED = {
     "src/perfdb": (*COMMON, "platform", "registry"),
     "src/kvcache": COMMON,
     "src/tokenize": COMMON,
+    "src/worker": COMMON,
     "ops": (*COMMON, "ops"),
     "kernels": (*COMMON, "ops", "kernels", "platform/device.h"),  # the ISA bits that constraints name
     "include/layerzero": ("layerzero",),
@@ -67,6 +68,7 @@ OWN = {
     "perfdb",
     "kvcache",
     "tokenize",
+    "worker",
     "ops",
     "kernels",
 }

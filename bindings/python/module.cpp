@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "call.h"
-#include "doorbell.h"
 #include "guard.h"
 #include "health.h"
 #include "kv_cache.h"
@@ -18,6 +17,7 @@
 #include "torch_bridge.h"
 #include "trust.h"
 #include "verify.h"
+#include "worker.h"
 
 namespace lz::python {
 namespace {
@@ -248,9 +248,6 @@ PyMethodDef kMethods[] = {
     {"records", Records, METH_VARARGS, "records(json, what): the same measured records, checked."},
     {"end", End, METH_NOARGS, "end(): whether the process's end waits for first calls of other threads."},
     {"forget_resolved", ForgetResolved, METH_NOARGS, "forget_resolved(): Python kernels are resolved again."},
-    {"doorbell_ring", DoorbellRing, METH_VARARGS, "doorbell_ring(word, value, sleeps, file); see doorbell.h."},
-    {"doorbell_wait", DoorbellWait, METH_VARARGS,
-     "doorbell_wait(word, seen, sleeps, file, spin_us, timeout_s): the new value, or None; see doorbell.h."},
     {"invalidate", Invalidate, METH_NOARGS, "Makes every cached plan stale."},
     {"verify_case", VerifyCase, METH_VARARGS, "verify_case(operation, line): a conformance case's arguments."},
     {"verify_random", VerifyRandom, METH_VARARGS, "verify_random(operation, seed, broken=False): a random case."},
@@ -282,7 +279,7 @@ int Exec(PyObject* module) {
     Py_DecRef(callable);
   }
   for (PyMethodDef* methods :
-       {kKvMethods, kProgramMethods, kGuardMethods, kHealthMethods, kTrustMethods, kTokenizerMethods}) {
+       {kKvMethods, kProgramMethods, kGuardMethods, kHealthMethods, kTrustMethods, kTokenizerMethods, kWorkerMethods}) {
     if (PyModule_AddFunctions(module, methods) != 0) return -1;
   }
   CountFirstCallsInChildren();

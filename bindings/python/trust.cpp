@@ -23,11 +23,22 @@ PyObject* ReadTrustedPath(PyObject*, PyObject* args) {
 }
 
 PyObject* CheckSignedBytes(PyObject*, PyObject* args) {
+  const char *path, *bytes, *role;
+  Py_ssize_t size;
+  if (!PyArg_ParseTuple(args, "sy#s", &path, &bytes, &size, &role)) return nullptr;
+  const std::optional<FileKind> kind = FileKindFromName(role);
+  if (!kind) return PyErr_Format(PyExc_ValueError, "wanted plugin, descriptor, records or table, got %s", role);
+  const auto policy = Engine::Get().PolicyInForce();
+  return NoneOr(policy ? CheckSigned(*policy, *kind, path, {bytes, size_t(size)}) : Status());
+}
+
+PyObject* VerifySignedBytes(PyObject*, PyObject* args) {
   const char *path, *bytes;
   Py_ssize_t size;
   if (!PyArg_ParseTuple(args, "sy#", &path, &bytes, &size)) return nullptr;
   const auto policy = Engine::Get().PolicyInForce();
-  return NoneOr(policy ? CheckSigned(*policy, FileKind::kData, path, {bytes, size_t(size)}) : Status());
+  const auto key = VerifySigned(policy ? *policy : Policy(), path, {bytes, size_t(size)});
+  return key.ok() ? PyUnicode_FromString(key->c_str()) : Raise(key.status());
 }
 
 PyObject* CheckTrustedPath(PyObject*, PyObject* args) {
@@ -54,7 +65,9 @@ PyObject* NewKey(PyObject*, PyObject*) {
 PyMethodDef kTrustMethods[] = {
     {"read_trusted", ReadTrustedPath, METH_VARARGS,
      "read_trusted(path, what): the bytes, if no other user can change them."},
-    {"check_signed", CheckSignedBytes, METH_VARARGS, "check_signed(path, bytes): raises if a signature is missing."},
+    {"check_signed", CheckSignedBytes, METH_VARARGS,
+     "check_signed(path, bytes, role): raises if the policy requires a signature that is missing."},
+    {"verify_signed", VerifySignedBytes, METH_VARARGS, "verify_signed(path, bytes): the trusted key that signed them."},
     {"check_trusted", CheckTrustedPath, METH_VARARGS, "check_trusted(path): raises if another user can write it."},
     {"sign", SignBytes, METH_VARARGS, "sign(bytes, private key, its name): the text of a signature file."},
     {"new_key", NewKey, METH_NOARGS, "new_key(): (private key in PEM, public key)."},

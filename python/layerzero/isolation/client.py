@@ -8,17 +8,16 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from layerzero import _layerzero
 from layerzero.contracts import contracts, host_parameter_names
 from layerzero.errors import KernelRefusedError, LayerZeroError, WorkerError
 from layerzero.host import policy
 from layerzero.host.policy import Isolation
-from layerzero.isolation import devices, failures, process
-from layerzero.isolation.arena import Full
-from layerzero.isolation.connection import FIX, Connection, Hung, Lost
-from layerzero.isolation.protocol import ProtocolError, Unsendable
+from layerzero.isolation import failures, process
+from layerzero.isolation.connection import FIX, Connection, Lost
+from layerzero.isolation.protocol import Full, Hung, ProtocolError, Unsendable
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 60.0  # seconds until a worker that ended is started again: doubled each time
 STABLE = 60.0  # seconds of life after which an end counts as the first one
@@ -164,7 +163,7 @@ class Worker:
         got = f"it ended ({self.last_end}) and is started again" if self.last_end else "it is starting"
         raise KernelRefusedError(f"the worker of {self.library}", "a running worker", got, "call again later")
 
-    def run(self, adapter: str, arguments: tuple[Any, ...], written: frozenset[int]) -> Any:
+    def run(self, adapter: str, arguments: tuple[Any, ...], written: int) -> Any:
         """Runs a call. WorkerError: the worker ended or did not answer; KernelRefusedError: it cannot take the call."""
         settings = policy.isolation()
         end = time.monotonic() + settings.timeout_s
@@ -176,18 +175,23 @@ class Worker:
         finally:
             self.lock.release()
 
-    def _run(
-        self, connection: Connection, adapter: str, arguments: tuple[Any, ...], written: frozenset[int], end: float
-    ) -> Any:
-        name = f"the worker of {self.library}"
+    def _run(self, connection: Connection, adapter: str, arguments: tuple[Any, ...], written: int, end: float) -> Any:
         try:
             if adapter not in connection.loaded:
                 if error := connection.load((adapter,), "", time.monotonic() + connection.settings.start_timeout_s):
                     raise _refused(self.library, adapter, error)
                 self.adapters = tuple(dict.fromkeys((*self.adapters, adapter)))
             return connection.call(connection.loaded[adapter], arguments, written, end)
-        except Full as error:
-            if connection.blocks.pinned:
+        except BaseException as error:
+            self._raise(connection, error)
+
+    def _raise(self, connection: Connection, error: BaseException) -> NoReturn:
+        """With the lock: ends a worker that can serve no more, and raises what the caller gets for an error of a call."""
+        name = f"the worker of {self.library}"
+        try:
+            raise error
+        except Full:
+            if connection.is_pinned:
                 self._ended(connection)  # the next one has an arena of its own
             raise _refused(self.library, "room in the shared memory", str(error), "raise isolation.arena_mb") from None
         except Hung:
@@ -200,13 +204,13 @@ class Worker:
         except (EOFError, BrokenPipeError, ConnectionResetError):
             got = f"its end: {self._ended(connection)}"
             raise WorkerError(name, "a result", got, FIX) from None
-        except Unsendable as error:
+        except Unsendable:
             raise _refused(self.library, "a call that fits into a message", str(error)) from None
-        except ProtocolError as error:
+        except ProtocolError:
             self._ended(connection)
             raise WorkerError(name, "an answer as the protocol has it", str(error), FIX) from None
         finally:
-            if connection.busy and self.connection is connection:
+            if self.connection is connection and connection.is_busy:
                 self._ended(connection)  # an error of this side, as KeyboardInterrupt, in the middle of the call
 
     def state(self) -> dict[str, Any]:
@@ -244,28 +248,23 @@ def prove(library: str, mode: str, adapters: tuple[str, ...], probe: str) -> str
 def proxy(library: str, mode: str, adapter: str, kernel_id: str) -> Callable[..., Any]:
     """Returns the function that the engine calls instead of the adapter."""
     worker = worker_of(library, mode)
-    written = _written(kernel_id)
+    written = sum(1 << i for i in _written(kernel_id))
 
     def call(*arguments: Any) -> Any:
-        import torch
-
-        tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            raise _refused(library, "tensors without a gradient", "one that requires it")
-        for tensor in tensors:
-            if tensor.layout is not torch.strided or tensor.device.type not in ("cpu", "cuda"):
-                raise _refused(library, "dense tensors on a CPU or CUDA device", f"{tensor.layout} on {tensor.device}")
-        on_cuda = any(t.device.type == "cuda" for t in tensors)
-        if on_cuda and devices.is_capturing():
-            raise _refused(library, "no capture of a CUDA graph", "one")
         try:
             return worker.run(adapter, arguments, written)
         except WorkerError as error:
-            if written and not on_cuda:  # the caller's tensors are as they were
+            if written and not _on_cuda(arguments):  # the caller's tensors are as they were
                 raise KernelRefusedError(error.field, error.wanted, error.got, error.fix) from error
             raise
 
     return call
+
+
+def _on_cuda(arguments: tuple[Any, ...]) -> bool:
+    import torch
+
+    return any(isinstance(a, torch.Tensor) and a.device.type == "cuda" for a in arguments)
 
 
 def _written(kernel_id: str) -> frozenset[int]:
@@ -304,7 +303,7 @@ def _before_fork() -> None:
     """A child reads the parent's results in the arena: their blocks are not used again."""
     for worker in list(_workers.values()):
         if (connection := worker.connection) is not None:
-            connection.blocks.pin()
+            _layerzero.worker_pin(connection.channel)
 
 
 def _in_child() -> None:

@@ -110,7 +110,8 @@ class Recorder:
 
     def take(self) -> list[dict[str, Any]]:
         """Returns the warnings since the last call, and forgets them."""
-        found, self.found = self.found, []
+        found = self.found[:]
+        self.found.clear()
         return found
 
 

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from layerzero import _layerzero
 from layerzero.errors import NotInstalledError
 from layerzero.host import policy
 from layerzero.host.policy import Isolation
@@ -28,11 +29,11 @@ _numbers = itertools.count(1)
 
 
 class Started(NamedTuple):
-    """A process that runs a worker, its socket, and the arena."""
+    """A process that runs a worker, its socket, and this side of the arena."""
 
     process: "subprocess.Popen[bytes]"
     socket: socket.socket
-    memory: arena.Memory
+    channel: Any  # this side of the memory that both have mapped
     container: tuple[str, str] | None  # docker or podman, and the container's name
     path: str | None  # of the arena, until the worker has opened it
 
@@ -49,6 +50,12 @@ def command(module: str, function: str, **arguments: Any) -> list[str]:
         )
     arguments["path"] = [p for p in sys.path if isinstance(p, str)]
     return [sys.executable, "-c", _BOOT.format(module=module, function=function), json.dumps(arguments)]
+
+
+def _channel(file: int, size: int, ours: socket.socket) -> Any:
+    from layerzero.isolation.connection import spin_us
+
+    return _layerzero.worker_open(file, size, ours.fileno(), ours.fileno(), spin_us(), False)
 
 
 def start(library: str, mode: str, settings: Isolation) -> Started:
@@ -68,7 +75,7 @@ def start(library: str, mode: str, settings: Isolation) -> Started:
                 pass_fds=(theirs.fileno(), file),
                 start_new_session=True,  # a terminal's Ctrl-C is for this process
             )
-        return Started(process, ours, arena.Memory(file, size), None, None)
+        return Started(process, ours, _channel(file, size, ours), None, None)
     except BaseException:
         ours.close()
         raise
@@ -108,7 +115,7 @@ def _container(library: str, size: int, settings: Isolation) -> Started:
             process = subprocess.Popen(
                 [*run, wanted["image"], *worker], stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
             )
-        return Started(process, ours, arena.Memory(file, size), (engine, name), path)
+        return Started(process, ours, _channel(file, size, ours), (engine, name), path)
     except BaseException:
         ours.close()
         remove(path)

@@ -15,11 +15,8 @@ from typing import Any
 
 from layerzero import _layerzero
 from layerzero.isolation import failures, protocol
-from layerzero.isolation.arena import Memory, dense_strides
-from layerzero.isolation.protocol import DATA, REQUEST, RESPONSE, Kind, Place, ProtocolError, Word, aligned
+from layerzero.isolation.protocol import Kind, ProtocolError
 
-SPIN_US = 50.0  # before it sleeps: the next call often follows at once
-KNOWN = 64  # bodies of calls that are kept
 _PR_SET_PDEATHSIG = 1
 
 
@@ -38,29 +35,19 @@ def _limit(memory_mb: int) -> None:
 
 
 class Worker:
-    """The loop of requests and responses."""
+    """The loop of requests and responses. Calls are C++ (bindings/python/worker_serve.cpp), which calls the methods below."""
 
-    def __init__(self, memory: Memory, receive: int, send: int) -> None:
+    def __init__(self, channel: Any) -> None:
         import torch
 
-        self.torch, self.memory, self.receive, self.send = torch, memory, receive, send
-        self.requests = self.responses = 0
+        from layerzero.torch import attach
+
+        attach.attach_if_imported()  # C++ reads tensors
+
+        self.torch, self.channel = torch, channel
         self.functions: list[Callable[..., Any]] = []
-        self.known: dict[bytes, tuple[list[Any], set[int]]] = {}  # what _arguments() made of bodies
         self.recorder = failures.Recorder()
-        self.spin_us = SPIN_US if (os.cpu_count() or 1) > 1 else 0.0
-
-    def answer(self, message: bytes) -> None:
-        """Sends a response."""
-        self.memory.write(RESPONSE, message)
-        self.responses += 1
-        self.memory.ring(Word.RESPONSES, self.responses, Word.PARENT_SLEEPS, self.send)
-
-    def next(self) -> bytes:
-        """Returns the next request; EOFError when the parent has ended."""
-        number = self.memory.wait(Word.REQUESTS, self.requests, Word.WORKER_SLEEPS, self.receive, self.spin_us, -1.0)
-        self.requests = number or 0
-        return self.memory.read(REQUEST)
+        self.devices: set[int] = set()  # of the running call
 
     def serve(self) -> None:
         """Answers requests until the parent ends."""
@@ -73,114 +60,90 @@ class Worker:
             "torch": torch_version,
             "pid": os.getpid(),
         }
-        self.answer(protocol.json_message(Kind.READY, ready))
+        self._answer(Kind.READY, ready)
         self.torch.set_grad_enabled(False)
         while True:
-            message = self.next()
+            message = _layerzero.worker_serve(self.channel, self)
             try:
-                self.answer(self._respond(message))
+                document = protocol.read_json(message, Kind.LOAD, adapters=list, probe=str)
             except ProtocolError as error:
-                self.answer(protocol.json_message(Kind.ERROR, failures.document_of(error)))
+                self._answer(Kind.ERROR, failures.document_of(error))
+            else:
+                self._answer(
+                    Kind.LOADED, {"error": self._load(tuple(map(str, document["adapters"])), document["probe"])}
+                )
 
-    def _respond(self, message: bytes) -> bytes:
-        kind = protocol.kind_of(message)
-        if kind == Kind.LOAD:
-            return self._load(protocol.read_json(message, adapters=list, probe=str))
-        if kind != Kind.CALL:
-            raise ProtocolError(f"wanted a request, got {kind.name}")
-        call = protocol.read_call(message)
-        try:
-            return self._call(call)
-        except (ProtocolError, EOFError):
-            raise
-        except BaseException as error:  # SystemExit too: a kernel must not end the worker
-            self.recorder.take()
-            return protocol.json_message(Kind.ERROR, failures.document_of(error))
+    def _answer(self, kind: Kind, document: dict[str, Any]) -> None:
+        _layerzero.worker_send(self.channel, protocol.json_message(kind, document))
 
-    def _load(self, document: dict[str, Any]) -> bytes:
+    def _load(self, adapters: tuple[str, ...], probe: str) -> str:
         from layerzero.backends import proof
 
-        adapters, probe = tuple(map(str, document["adapters"])), document["probe"]
         error = proof.error_of(probe, adapters)
         if not error:
             self.functions += [proof.load(adapter) for adapter in adapters]
         self.recorder.take()
-        return protocol.json_message(Kind.LOADED, {"error": error})
+        return error
 
-    def _call(self, call: protocol.Call) -> bytes:
-        if call.function >= len(self.functions):
-            raise ProtocolError(f"wanted one of {len(self.functions)} functions, got number {call.function}")
-        if call.threads and call.threads != self.torch.get_num_threads():
-            self.torch.set_num_threads(call.threads)
-        arguments, devices = self._arguments(call.body)
-        result = self.functions[call.function](*arguments)
-        results = list(result) if isinstance(result, tuple) else [result]
-        for one in results:
-            if one is not None and not isinstance(one, self.torch.Tensor):
-                raise TypeError(f"wanted a tensor, a tuple of tensors or None, got {type(one).__name__}")
-        places = self._places(results, call)
-        for device in devices | {place.handle[0] for place in places if place and place.handle}:
-            self.torch.cuda.synchronize(device)  # errors of the kernel are this call's
-        return protocol.result_message(places, isinstance(result, tuple), self.recorder.take())
+    # ---- called by C++ in a call
 
-    def _arguments(self, body: bytes) -> tuple[list[Any], set[int]]:
-        """Returns the arguments of a call and their CUDA devices. Calls of one kind have one body: theirs are made once."""
-        if (found := self.known.get(body)) is not None:
-            return found
-        given = protocol.read_arguments(body)
-        devices = {a.handle[0] for a in given if isinstance(a, Place) and a.handle}
-        found = [self._tensor(a) if isinstance(a, Place) else a for a in given], devices
-        if not devices:
-            if len(self.known) >= KNOWN:
-                self.known.clear()
-            self.known[body] = found
-        return found
+    def set_threads(self, threads: int) -> None:
+        """Sets torch's threads to the parent's."""
+        self.torch.set_num_threads(threads)
 
-    def _tensor(self, place: Place) -> Any:
-        if place.handle is None:
-            self.memory.check(place, DATA, self.memory.size)
-            return self.memory.view(place)
+    def plain(self, result: Any) -> Any:
+        """Returns a result as a tensor that C++ can read."""
+        if not isinstance(result, self.torch.Tensor):
+            raise TypeError(f"wanted a tensor, a tuple of tensors or None, got {type(result).__name__}")
+        from layerzero.isolation.connection import as_plain
+
+        return as_plain(self.torch, result)
+
+    def open(
+        self, handle: bytes, code: int, bits: int, lanes: int, shape: tuple[int, ...], strides: tuple[int, ...], at: int
+    ) -> Any:
+        """Returns an argument over the memory of a device."""
         from layerzero.isolation import devices
 
-        return devices.opened(place, self.memory.dtype_of(place))
+        tensor = devices.opened(handle, (code, bits, lanes), shape, strides, at)
+        self.devices.add(tensor.device.index)
+        return tensor
 
-    def _places(self, results: list[Any], call: protocol.Call) -> list[Place | None]:
-        """Copies results on the CPU into the memory for outputs; asks for more if they do not fit."""
-        host = [r for r in results if r is not None and r.device.type == "cpu"]
-        need = sum(aligned(r.numel() * r.dtype.itemsize) for r in host)
-        offset, room = call.room, call.room_bytes
-        if need > room:
-            self.answer(protocol.need_message(need))
-            offset, room = protocol.read_room(self.next())
-            if room < need or offset < DATA or offset + room > self.memory.size:
-                raise ProtocolError(f"wanted {need} bytes for outputs, got {room} at {offset}")
-        places: list[Place | None] = []
-        for result in results:
-            if result is None:
-                places.append(None)
-            elif result.device.type != "cpu":
-                from layerzero.isolation import devices
+    def share(self, tensor: Any) -> tuple[int, bytes]:
+        """Returns a result in the memory of a device as a message has it."""
+        from layerzero.isolation import devices
 
-                places.append(devices.shared(result, self.memory.number_of(result.dtype)))
-            else:
-                shape, number = tuple(result.shape), self.memory.number_of(result.dtype)
-                strides = result.stride() if result.is_contiguous() else dense_strides(shape, result.stride())
-                places.append(place := Place(number, shape, strides, offset))
-                if result.numel():
-                    self.memory.view(place).copy_(result)
-                    offset += aligned(result.numel() * result.dtype.itemsize)
-        return places
+        self.devices.add(tensor.device.index)
+        return devices.shared(tensor)
+
+    def finish(self) -> None:
+        """Waits for the devices of the call: errors of the kernel are this call's."""
+        devices = list(self.devices)
+        self.devices.clear()
+        for device in devices:
+            self.torch.cuda.synchronize(device)
+
+    def take_warnings(self) -> bytes:
+        """Returns the warnings of the call as JSON."""
+        return protocol.warnings_text(self.recorder.take()) if self.recorder.found else b""
+
+    def error_message(self, error: BaseException) -> bytes:
+        """Returns the ERROR message of an exception."""
+        self.recorder.take()
+        self.devices.clear()
+        return protocol.json_message(Kind.ERROR, failures.document_of(error))
 
 
 def run(arena: int, size: int, receive: int, send: int, memory_mb: int) -> None:
     """Serves until the parent ends."""
     faulthandler.enable()
     _limit(memory_mb)
-    memory = Memory(arena, size)
+    from layerzero.isolation.connection import spin_us
+
+    channel = _layerzero.worker_open(arena, size, receive, send, spin_us(), True)
     os.close(arena)
-    memory.bytes[Word.MAGIC : Word.MAGIC + 8] = protocol.MAGIC.to_bytes(8, "little")
     try:
-        Worker(memory, receive, send).serve()
+        Worker(channel).serve()
     except (EOFError, OSError):
         os._exit(0)  # the parent has ended, and nothing of this process is worth its exit handlers
 

@@ -51,7 +51,15 @@ STRIDED = {
     "int64": lambda: torch.arange(9).view(3, 3),
     "complex conjugate": lambda: torch.randn(3, 5, dtype=torch.complex64).conj(),
     "channels last": lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "complex128 sliced": lambda: torch.randn(6, 10, dtype=torch.complex128)[::2, 1:6],
+    "negated": lambda: torch.randn(3, 5, dtype=torch.complex64).conj().imag,
+    "parameter": lambda: torch.nn.Parameter(torch.randn(3, 5), requires_grad=False),
+    "large": lambda: torch.randn(600, 1000).t(),
+    "float4": lambda: torch.zeros(3, 4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
 }
+
+
+SMALL = (torch.float8_e4m3fn, torch.float4_e2m1fn_x2)
 
 
 @pytest.mark.parametrize("case", STRIDED)
@@ -59,7 +67,7 @@ def test_tensors_cross_unchanged(echo, case):
     x = STRIDED[case]()
     got = echo(x, 1, 2.5, True, "text", None)
     assert got.dtype == x.dtype and got.shape == x.shape
-    assert torch.equal(got.view(torch.uint8) if x.dtype == torch.float8_e4m3fn else got, x.contiguous().view(torch.uint8) if x.dtype == torch.float8_e4m3fn else x)  # fmt: skip
+    assert torch.equal(*(t.contiguous().view(torch.uint8) if x.dtype in SMALL else t for t in (got, x)))
     if case in ("transposed", "channels last"):
         assert got.stride() == x.stride()
 
@@ -76,6 +84,9 @@ def pair(x):
 
 def nothing(x):
     return None
+
+def where(x):
+    return torch.tensor(x.data_ptr())
 
 def large(x):
     return x.repeat(1000)
@@ -97,7 +108,7 @@ def echo_folder(tmp_path_factory):
 def echoes(echo_folder):
     """The name of a library whose worker the tests share, as long as none closes it."""
     with isolated({}, timeout_s=60):
-        prove_once("lz_echo", "echo", "pair", "nothing", "large")
+        prove_once("lz_echo", "echo", "pair", "nothing", "where", "large")
         yield "lz_echo"
 
 
@@ -114,7 +125,7 @@ def test_results_are_tuples_or_nothing(echoes):
 
 
 def test_results_are_the_callers_and_their_memory_is_used_again(echoes):
-    pair, blocks = direct(echoes, adapter="pair"), worker(echoes).connection.blocks
+    pair, channel = direct(echoes, adapter="pair"), worker(echoes).connection.channel
     kept = [pair(torch.full((1000,), float(i))) for i in range(8)]
     for i, (a, _, b) in enumerate(kept):
         assert torch.equal(a, torch.full((1000,), i + 1.0)) and torch.equal(b, torch.full((1000,), i * 2.0))
@@ -124,17 +135,19 @@ def test_results_are_the_callers_and_their_memory_is_used_again(echoes):
     del kept, b
     gc.collect()
     pair(torch.ones(1000))
-    assert blocks.held() <= 3 * 8192 and torch.equal(a, torch.zeros(1000))
-    free = [blocks.free]
+    state = lz._layerzero.worker_state(channel)
+    assert state["held"] <= 3 * 8192 and torch.equal(a, torch.zeros(1000))
     for _ in range(50):
         pair(torch.ones(1000))
-    assert len(blocks.free) <= len(free[0]) + 2
+    assert lz._layerzero.worker_state(channel)["free_parts"] <= state["free_parts"] + 2
 
 
 def test_a_result_is_passed_on_without_a_copy(echoes):
     x = direct(echoes, adapter="pair")(torch.ones(512))[0]
-    connection = worker(echoes).connection
-    assert connection._inside(x, tuple(x.shape)) is not None
+    channel, where = worker(echoes).connection.channel, direct(echoes, adapter="where")
+    assert lz._layerzero.worker_holds(channel, x.data_ptr())
+    offset = where(x).item()
+    assert where(x).item() == offset and where(x.clone()).item() != offset
     assert torch.equal(direct(echoes, adapter="pair")(x)[0], torch.full((512,), 3.0))
 
 

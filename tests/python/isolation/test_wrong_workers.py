@@ -3,6 +3,7 @@
 
 import contextlib
 import json
+import mmap
 import os
 import socket
 import subprocess
@@ -10,7 +11,6 @@ import sys
 import textwrap
 import threading
 import time
-import types
 
 import pytest
 
@@ -18,9 +18,10 @@ torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
 import planted_library  # noqa: E402
+import worker_messages as messages  # noqa: E402
 from isolated import SOURCE, W, X, direct, isolated, pid_of, wanted, worker  # noqa: E402
+from layerzero import _layerzero  # noqa: E402
 from layerzero.isolation import arena, client, process, protocol, trial  # noqa: E402
-from layerzero.isolation import worker as worker_main  # noqa: E402
 from planted_library import BINDINGS, OWN  # noqa: E402
 
 library = planted_library.library
@@ -31,15 +32,18 @@ def reasons(name):
     return next(c.reasons for c in report.candidates if c.kernel_id == f"{name}.norm")
 
 
-PLACE = protocol.Place(0, (4,), (1,), protocol.DATA)
 # What a worker may say instead of a result.
 LIES = {
     "kind": b"\xff",
-    "need": protocol.need_message(2**60),
-    "half": protocol.result_message([PLACE], False, [])[:-3],
-    "outside": protocol.result_message([PLACE._replace(offset=2**40)], False, []),
-    "inputs": protocol.result_message([PLACE], False, []),
-    "text": protocol.result_message(["a"], False, []),
+    "need": messages.need(2**60),
+    "half": messages.result(messages.place())[:-3],
+    "longer": messages.result(messages.place()) + b"\x00",
+    "outside": messages.result(messages.place(offset=2**40)),
+    "inputs": messages.result(messages.place()),
+    "between": messages.result(messages.place(offset=messages.DATA + 4)),
+    "long strides": messages.result(messages.place(shape=(2, 2), strides=(2**60, 2**62))),
+    "text": messages.result(messages.text("a")),
+    "two": messages.result(messages.place(), messages.place()),
     "json": bytes([protocol.Kind.ERROR]) + b"[[[[",
     "fields": bytes([protocol.Kind.ERROR]) + b"{}",
     "pickle": bytes([protocol.Kind.ERROR]) + b"cos\nsystem\n(S'true'\ntR.",
@@ -47,54 +51,51 @@ LIES = {
 }
 
 
-class Liar(worker_main.Worker):
-    """A worker in a thread of this process."""
-
-    def _load(self, document):
-        self.functions += document["adapters"]
-        return protocol.json_message(protocol.Kind.LOADED, {"error": ""})
-
-    def _call(self, call):
-        (x, lie), _ = self._arguments(call.body)
-        if lie == "length":
-            self.memory.bytes[protocol.RESPONSE : protocol.RESPONSE + 4] = b"\xff\xff\xff\x7f"
-            self.responses += 1
-            self.memory.ring(protocol.Word.RESPONSES, self.responses, protocol.Word.PARENT_SLEEPS, self.send)
-        elif lie == "number":
-            self.responses += 7
-            return LIES["inputs"]
-        elif lie == "noise":
-            os.write(self.send, b"noise" * 100)
-            place = PLACE._replace(shape=tuple(x.shape), strides=x.stride(), offset=call.room)
-            self.memory.view(place).copy_(x * 2)
-            return protocol.result_message([place], False, [])
+def serve_lies(channel, socket, file):
+    """A worker in a thread of this process, which answers as the last argument of a call says."""
+    memory = mmap.mmap(file, 2**22)
+    version, build = _layerzero.build_id()
+    ready = {"protocol": protocol.VERSION, "version": version, "build": build, "torch": "", "pid": 0}
+    _layerzero.worker_send(channel, protocol.json_message(protocol.Kind.READY, ready))
+    while True:
+        message = _layerzero.worker_receive(channel, -1.0)
+        if message[0] == protocol.Kind.LOAD:
+            _layerzero.worker_send(channel, protocol.json_message(protocol.Kind.LOADED, {"error": ""}))
+            continue
+        lie, shape, offset = messages.text_of(message)
+        if lie == "noise":
+            os.write(socket.fileno(), b"noise" * 100)
+            x = torch.frombuffer(memory, dtype=torch.float32, count=128, offset=offset)
+            torch.frombuffer(memory, dtype=torch.float32, count=128, offset=messages.room_of(message)).copy_(x * 2)
+            _layerzero.worker_send(channel, messages.result(messages.place(shape, messages.room_of(message))))
         elif lie == "silence":
-            raise EOFError
-        return LIES[lie] if lie != "length" else protocol.need_message(1)
+            return
+        else:
+            _layerzero.worker_send(channel, LIES[lie])
 
 
 @pytest.fixture
 def liar(monkeypatch):
-    """The function of a kernel whose worker is a Liar, and its Worker."""
+    """The function of a kernel whose worker is a liar, and its Worker."""
     threads = []
 
     def start(name, mode, settings):
         ours, theirs = socket.socketpair()
         file = arena.make_file(2**22)
-        memory, own = arena.Memory(file, 2**22), arena.Memory(file, 2**22)
-        os.close(file)
+        channels = [
+            _layerzero.worker_open(file, 2**22, side.fileno(), side.fileno(), 0.0, side is theirs)
+            for side in (ours, theirs)
+        ]
 
         def run():
-            own.bytes[:8] = protocol.MAGIC.to_bytes(8, "little")
             with theirs, contextlib.suppress(EOFError, OSError):
-                Liar(own, theirs.fileno(), theirs.fileno()).serve()
+                serve_lies(channels[1], theirs, file)
 
         threads.append(threading.Thread(target=run))
         threads[-1].start()
-        return process.Started(subprocess.Popen(["sleep", "100"]), ours, memory, None, None)
+        return process.Started(subprocess.Popen(["sleep", "100"]), ours, channels[0], None, None)
 
     monkeypatch.setattr(process, "start", start)
-    monkeypatch.setattr(worker_main.failures, "Recorder", lambda: types.SimpleNamespace(take=list))
     with isolated({}, timeout_s=20):
         assert client.prove("lz_liar", "subprocess", ("lz_liar:lie",), "") == ""
         yield direct("lz_liar", adapter="lie"), worker("lz_liar")
@@ -104,7 +105,7 @@ def liar(monkeypatch):
         assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("lie", [*LIES, "length", "number"])
+@pytest.mark.parametrize("lie", LIES)
 def test_a_wrong_answer_is_a_typed_error(liar, lie):
     call, one = liar
     torch.testing.assert_close(call(X, "noise"), X * 2)  # the control: noise in the socket is no answer
