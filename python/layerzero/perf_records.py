@@ -13,14 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from layerzero import _layerzero
+from layerzero.errors import ConfigError
+from layerzero.host import signing
 from layerzero.host.files import replaced
+
+ROLE = "records"  # of signed files
 
 _at_exit = False  # the queue is flushed when the process ends
 
 
-def read(path: str | PathLike[str]) -> list[dict[str, Any]]:
-    """Returns the records of a file, with null for unknown values; a ConfigError says what is wrong and where."""
-    text = Path(path).read_text(encoding="utf-8")
+def read(path: str | PathLike[str], *, outside: bool = False) -> list[dict[str, Any]]:
+    """Returns the records of a file, with null for unknown values; a ConfigError says what is wrong and where. `outside`: a
+    file of another machine or user, which has to be signed if the policy requires it (UntrustedFileError)."""
+    content = signing.read(path, ROLE) if outside else Path(path).read_bytes()
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(str(path), "JSON in UTF-8", str(error)) from None
     return json.loads(_layerzero.records(text, str(path)))["records"]
 
 
@@ -35,6 +44,12 @@ def database_state() -> dict[str, Any]:
     """Returns what this process knows of the database without reading it again: its path, SQLite's version and journal, rows,
     problem, and the counts of the queue."""
     return _ask("state")
+
+
+def read_outside(path: str | PathLike[str]) -> list[dict[str, Any]]:
+    """Returns the rows of another machine's database, which has to be signed if the policy requires it (UntrustedFileError)."""
+    with signing.checked(path, ROLE) as file:
+        return read_database(file)
 
 
 def read_database(path: str | PathLike[str] | None = None) -> list[dict[str, Any]]:
@@ -55,8 +70,10 @@ def write_database(
 
 
 def merge_database(source: str | PathLike[str], path: str | PathLike[str] | None = None) -> dict[str, int]:
-    """Adds the rows of another database; of equal keys the later measurement stays. Returns the counts."""
-    return json.loads(_layerzero.perfdb("write", _arguments(path, how="newer", **{"from": fspath(source)})))
+    """Adds the rows of another database; of equal keys the later measurement stays. Returns the counts. The source has to be
+    signed if the policy requires it (UntrustedFileError)."""
+    with signing.checked(source, ROLE) as file:
+        return json.loads(_layerzero.perfdb("write", _arguments(path, how="newer", **{"from": fspath(file)})))
 
 
 def vacuum_database(path: str | PathLike[str] | None = None) -> dict[str, Any]:

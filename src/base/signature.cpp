@@ -97,7 +97,7 @@ Result<std::string> Sign(std::string_view bytes, std::string_view pem, const std
 }
 
 Status CheckSignature(const std::string& path, std::string_view bytes, std::string_view text,
-                      std::span<const std::string> trusted) {
+                      std::span<const std::string> trusted, std::string* signed_by) {
   const std::string name = path + std::string(kSignatureSuffix);
   const auto refuse = [&](const std::string& field, std::string wanted, std::string got, std::string fix = {}) {
     if (fix.empty()) fix = "run `layerzero sign '" + path + "' --key KEY` with a key of security.trusted_keys";
@@ -133,6 +133,7 @@ Status CheckSignature(const std::string& path, std::string_view bytes, std::stri
                                   message.size(), key.data()) != 0) {
     return refuse(path, "a signature that the key " + Hex(key) + " made", "another one");
   }
+  if (signed_by) *signed_by = Hex(key);
   return {};
 }
 

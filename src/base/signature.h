@@ -25,8 +25,8 @@ LZ_OWN KeyPair NewKeyPair();
 LZ_OWN Result<std::string> Sign(std::string_view bytes, std::string_view pem, const std::string& what);
 
 // kUntrusted, with what to do, unless `signature` is a signature of `bytes` by one of the `trusted` public keys. `path`
-// names the file in messages.
+// names the file in messages; `*signed_by` is the key that signed, if not nullptr.
 Status CheckSignature(const std::string& path, std::string_view bytes, std::string_view signature,
-                      std::span<const std::string> trusted);
+                      std::span<const std::string> trusted, std::string* signed_by = nullptr);
 
 }  // namespace lz

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/trusted_file.h"
 #include "perfdb/database.h"
 #include "perfdb/migrations.h"
 
@@ -177,7 +178,8 @@ Status Session::CheckFile(Use use, bool* missing) {
   if (use == Use::kWrite && found.st_uid != geteuid()) {
     return Bad(path_, "a file of this user", "one of user " + std::to_string(found.st_uid), kElsewhere);
   }
-  return {};
+  LZ_RETURN_IF_ERROR(CheckTrusted(folder));
+  return CheckTrusted(path_);
 }
 
 Status Session::CheckSchema(Use use) {

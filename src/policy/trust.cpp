@@ -1,6 +1,7 @@
 #include "policy/trust.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -20,7 +21,9 @@ nlohmann::json Setting(const Policy& policy, const char* key) {
   return at == policy.settings.end() ? nlohmann::json() : nlohmann::json::parse(at->second, nullptr, false);
 }
 
-Status CheckSignatureOf(const Policy& policy, const std::string& path, std::string_view bytes) {
+// `*key`: the trusted key that signed.
+Status CheckSignatureOf(const Policy& policy, const std::string& path, std::string_view bytes,
+                        std::string* key = nullptr) {
   const std::string name = path + std::string(kSignatureSuffix);
   auto signature = ReadTrustedFile(name, kMostSignatureBytes);
   if (!signature.ok()) return signature.TakeStatus();
@@ -33,7 +36,7 @@ Status CheckSignatureOf(const Policy& policy, const std::string& path, std::stri
   }
   const auto keys = Setting(policy, "security.trusted_keys");
   return CheckSignature(path, bytes, **signature,
-                        keys.is_array() ? keys.get<std::vector<std::string>>() : std::vector<std::string>());
+                        keys.is_array() ? keys.get<std::vector<std::string>>() : std::vector<std::string>(), key);
 }
 
 // Why a named library is not opened; nothing: it is.
@@ -68,6 +71,20 @@ Result<Policy> PolicyOfProcess() {
 }
 
 }  // namespace
+
+std::optional<FileKind> FileKindFromName(std::string_view name) {
+  constexpr std::array<std::string_view, size_t(FileKind::kCount)> kNames = {"plugin", "descriptor", "records",
+                                                                             "table"};
+  const auto at = std::ranges::find(kNames, name);
+  if (at == kNames.end()) return {};
+  return FileKind(at - kNames.begin());
+}
+
+Result<std::string> VerifySigned(const Policy& policy, const std::string& path, std::string_view bytes) {
+  std::string key;
+  LZ_RETURN_IF_ERROR(CheckSignatureOf(policy, path, bytes, &key));
+  return key;
+}
 
 bool RequiresSignature(const Policy& policy, FileKind kind) {
   const auto required = Setting(policy, "security.require_signatures");

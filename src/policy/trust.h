@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -13,12 +14,19 @@
 namespace lz {
 
 enum class FileKind : uint8_t {
-  kPlugin,  // a shared library, or the descriptor of one
-  kData,    // a descriptor of another package
+  kPlugin,      // a shared library, or the descriptor of one
+  kDescriptor,  // of another package
+  kRecords,     // measured records and databases of other machines
+  kTable,       // dispatch tables and lock files
+  kCount
 };
+LZ_OWN std::optional<FileKind> FileKindFromName(std::string_view name);  // "plugin", "descriptor", "records", "table"
 bool RequiresSignature(const Policy& policy, FileKind kind);
 // kUntrusted if the policy requires a signature of the kind and `path`.sig has none of these bytes by a trusted key.
+// Callers use the same bytes afterwards.
 LZ_OWN Status CheckSigned(const Policy& policy, FileKind kind, const std::string& path, std::string_view bytes);
+// The trusted key that has signed these bytes in `path`.sig, whatever the policy requires; else kUntrusted.
+LZ_OWN Result<std::string> VerifySigned(const Policy& policy, const std::string& path, std::string_view bytes);
 // The bytes of a file that no other user can change, else kUntrusted; kNotInstalled: it cannot be read.
 LZ_OWN Result<std::string> ReadTrusted(const std::string& path, const char* what);
 

@@ -14,7 +14,8 @@ pytest.importorskip("typer")
 
 import layerzero as lz  # noqa: E402
 import planted_library  # noqa: E402
-from layerzero import _layerzero, cli  # noqa: E402
+from layerzero import _layerzero, cli, perf_records  # noqa: E402
+from layerzero.host import signing  # noqa: E402
 
 PACKAGE = Path(lz.__file__).parents[1]
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +62,16 @@ def test_the_signature_follows_the_file(tmp_path, key, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["x"], ["x", "--new-key", "y"], ["--key", "x"], ["--key", "x", "--new-key", "y"]]
+    "arguments",
+    [
+        [],
+        ["x"],
+        ["x", "--new-key", "y"],
+        ["--key", "x"],
+        ["--key", "x", "--new-key", "y"],
+        ["--check"],
+        ["x", "--check", "--key", "y"],
+    ],
 )
 def test_other_arguments_are_refused(arguments, capsys):
     assert cli.run(["sign", *arguments]) == 2
@@ -277,3 +287,104 @@ def test_a_named_library_that_others_can_write_is_not_opened(tmp_path):
     (tmp_path / "planted.so").chmod(0o666)
     done = run(LIBRARY, tmp_path, LAYERZERO_LIBRARIES=f"openblas={tmp_path}/planted.so")
     assert "chmod go-w" in done.stdout and done.stdout.endswith("False\n"), done.stdout + done.stderr
+
+
+# ---- measured records, and whatever else has a role
+
+
+@pytest.fixture
+def required(key):
+    """The process's policy requires signatures of all files by the key."""
+    before = {"require_signatures": "none", "trusted_keys": []}
+    lz.configure(security={"require_signatures": "all", "trusted_keys": [key[1]]})
+    yield key
+    lz.configure(security=before)
+
+
+def exported(folder, name, key=None):
+    """A file of records, or a database, as `perfdb export` writes it."""
+    sign_it = ["--key", str(key[0])] if key else []
+    command = ["perfdb", "export", str(folder / name), "--database", str(folder / "none.sqlite"), *sign_it]
+    assert cli.run(command) == 0
+    return folder / name
+
+
+@pytest.mark.parametrize("command", ["import", "merge"])
+@pytest.mark.parametrize("name", ["a.records.json", "a.sqlite"])
+@pytest.mark.parametrize("fault", ["none", "unsigned", "changed", "another file's"])
+def test_records_of_other_machines_need_a_signature(tmp_path, required, capsys, command, name, fault):
+    file = exported(tmp_path, name, None if fault == "unsigned" else required)
+    if fault == "changed":
+        file.write_bytes(file.read_bytes() + b"\n")
+    if fault == "another file's":
+        other = tmp_path / "other"
+        other.write_text("x")
+        sign(other, required)
+        shutil.copy(f"{other}.sig", f"{file}.sig")
+    code = cli.run(["perfdb", command, str(file), "--database", str(tmp_path / "mine.sqlite")])
+    said = capsys.readouterr()
+    assert code == (0 if fault == "none" else 1), said.err
+    if fault != "none":
+        assert "a.s" in said.err or "a.r" in said.err
+        assert "layerzero sign" in said.err or "that was signed" in said.err
+
+
+@pytest.mark.parametrize("required_of", ["none", "plugins"])
+def test_records_need_none_by_default(tmp_path, key, required_of):
+    lz.configure(security={"require_signatures": required_of, "trusted_keys": [key[1]]})
+    try:
+        file = exported(tmp_path, "a.records.json")
+        assert cli.run(["perfdb", "import", str(file), "--database", str(tmp_path / "mine.sqlite")]) == 0
+    finally:
+        lz.configure(security={"require_signatures": "none", "trusted_keys": []})
+
+
+def test_what_was_checked_is_what_is_read(tmp_path, required):
+    """A reader that needs a path gets a copy of the bytes that were checked."""
+    file = exported(tmp_path, "a.sqlite", required)
+    content = file.read_bytes()
+    with signing.checked(file, "records") as copy:
+        file.write_bytes(b"changed meanwhile")
+        assert copy != file and copy.read_bytes() == content and copy.stat().st_mode & 0o077 in (0, 0o44)
+        assert copy.parent.stat().st_mode & 0o077 == 0
+    assert not copy.exists()
+
+
+def test_roles_decide_what_needs_a_signature(tmp_path, required):
+    file = tmp_path / "a.table"
+    file.write_bytes(b"{}")
+    for role in ("plugin", "descriptor", "records", "table"):
+        assert signing.is_required(role)
+        with pytest.raises(lz.UntrustedFileError, match="layerzero sign"):
+            signing.read(file, role)
+    signing.sign(file, required[0])
+    assert all(signing.read(file, role) == b"{}" for role in ("plugin", "descriptor", "records", "table"))
+    assert signing.verify(file) == required[1]
+    lz.configure(security={"require_signatures": "plugins"})
+    (tmp_path / "a.table.sig").unlink()
+    assert signing.read(file, "table") == b"{}"
+    with pytest.raises(lz.UntrustedFileError):
+        signing.read(file, "plugin")
+    with pytest.raises(ValueError, match="table"):
+        _layerzero.check_signed(str(file), b"{}", "policy")
+
+
+def test_signatures_are_checked_by_the_command_line(tmp_path, required, capsys):
+    file = exported(tmp_path, "a.records.json", required)
+    capsys.readouterr()
+    assert cli.run(["sign", str(file), "--check"]) == 0
+    assert capsys.readouterr().out == f"{file}: signed by {required[1]}\n"
+    file.write_text("{}")
+    assert cli.run(["sign", str(file), "--check"]) == 1
+    assert "that was signed" in capsys.readouterr().err
+
+
+def test_a_database_that_others_can_write_is_not_used(tmp_path):
+    file = exported(tmp_path, "a.sqlite")
+    file.chmod(0o666)
+    with pytest.raises(lz.UntrustedFileError, match="chmod go-w"):
+        perf_records.read_database(file)
+    with pytest.raises(lz.UntrustedFileError, match="chmod go-w"):
+        perf_records.write_database([], file)
+    file.chmod(0o600)
+    assert perf_records.read_database(file) == []

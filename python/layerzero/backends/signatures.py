@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 from layerzero import _layerzero
 from layerzero.errors import ConfigError, UntrustedFileError
+from layerzero.host import signing
+
+ROLE = "descriptor"
 
 
 class Outside(NamedTuple):
@@ -21,7 +24,7 @@ class Outside(NamedTuple):
         """Returns why the policy in force does not let its kernels be used, or ""."""
         try:
             if self.path is not None:
-                _layerzero.check_signed(self.path, self.content)
+                signing.check(self.path, self.content, ROLE)
             elif required():
                 raise _unsigned(self.descriptor.get("backend", "?"))
         except UntrustedFileError as error:
@@ -31,8 +34,7 @@ class Outside(NamedTuple):
 
 def required() -> bool:
     """True if descriptors of other packages need a signature."""
-    policy = json.loads(_layerzero.policy_text())["keys"]
-    return policy["security.require_signatures"]["value"] == "all"
+    return signing.is_required(ROLE)
 
 
 def read(path: Path) -> Outside:

@@ -14,10 +14,14 @@ def command(
     operation: Operation = None,
     device: Device = None,
     database: Database = None,
+    key: Annotated[
+        Path | None, typer.Option(help="sign the file by the private key in this file; see layerzero sign")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Writes the records of the performance database to a file that `import` and `merge` read; a file of that name is replaced."""
     from layerzero import perf_records
+    from layerzero.host import signing
 
     records = chosen(perf_records.read_database(database), operation, device)
     if file.suffix == ".sqlite":
@@ -25,5 +29,8 @@ def command(
         perf_records.write_database(records, file)
     else:
         perf_records.write(file, records)
-    report = {"file": str(file), "records": len(records)}
-    print_json(report) if json else print(f"{len(records)} records in {file}")
+    signature = signing.sign(file, key)["signature"] if key is not None else None
+    report = {"file": str(file), "records": len(records), "signature": signature}
+    print_json(report) if json else print(
+        f"{len(records)} records in {file}" + (f", signed in {signature}" if signature else "")
+    )

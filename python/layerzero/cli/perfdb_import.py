@@ -18,7 +18,7 @@ def command(
     from layerzero import perf_records
 
     def add(path: Path) -> dict[str, int]:
-        rows = perf_records.read_database(path) if is_database(path) else perf_records.read(path)
+        rows = perf_records.read_outside(path) if is_database(path) else perf_records.read(path, outside=True)
         return perf_records.write_database(rows, database)
 
     show(add_all(files, add), json)

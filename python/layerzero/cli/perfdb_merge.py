@@ -21,6 +21,6 @@ def command(
     def add(path: Path) -> dict[str, int]:
         if is_database(path):
             return perf_records.merge_database(path, database)
-        return perf_records.write_database(perf_records.read(path), database, "newer")
+        return perf_records.write_database(perf_records.read(path, outside=True), database, "newer")
 
     perfdb_import.show(perfdb_import.add_all(sources, add), json)

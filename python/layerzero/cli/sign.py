@@ -1,43 +1,53 @@
 """layerzero sign."""
 
 import os
-from json import loads
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from layerzero import _layerzero
 from layerzero.cli._output import Json, print_json
 from layerzero.errors import InvalidRequestError
-from layerzero.host.files import replaced
+from layerzero.host import signing
 
-HOW = "layerzero sign FILE... --key KEY, or layerzero sign --new-key KEY"
+HOW = "layerzero sign FILE... --key KEY, layerzero sign FILE... --check, or layerzero sign --new-key KEY"
 
 
 def command(
     paths: Annotated[list[Path] | None, typer.Argument(help="files to sign; each gets FILE.sig")] = None,
     key: Annotated[Path | None, typer.Option(help="file of the private key, in PEM")] = None,
     new_key: Annotated[Path | None, typer.Option(help="make a private key in this file")] = None,
+    check: Annotated[bool, typer.Option(help="check the signatures by security.trusted_keys instead")] = False,
     json: Json = False,
 ) -> None:
-    """Signs plugins and descriptors with Ed25519, for `security.require_signatures`.
+    """Signs files with Ed25519, for `security.require_signatures`: plugins, descriptors, measured records, tables.
 
     --new-key makes a key and prints its public key, which goes into `security.trusted_keys` where the files are used. Only
     this user may read the private key. `openssl genpkey -algorithm ed25519` makes such keys too.
     """
-    if (new_key is None) == (key is None) or bool(paths) != (key is not None):
+    if [new_key is not None, key is not None, check].count(True) != 1 or bool(paths) == (new_key is not None):
         raise InvalidRequestError("sign", HOW, "other arguments", "see `layerzero sign --help`")
-    done = (
-        [{"path": None, "signature": None, **_make(new_key)}]
-        if new_key
-        else [_sign(p, _read(key)) for p in paths or ()]
-    )
+    done: list[dict[str, Any]]
+    if new_key is not None:
+        done = [{"path": None, "signature": None, **_make(new_key)}]
+    elif key is not None:
+        done = [signing.sign(path, key) for path in paths or ()]
+    else:
+        done = [_checked(path) for path in paths or ()]
     if json:
         print_json({"files": done})
         return
     for one in done:
-        print(f"{one['signature']}" if one["path"] else f"public key: {one['key']}")
+        if one["path"] is None:
+            print(f"public key: {one['key']}")
+        else:
+            print(f"{one['path']}: signed by {one['key']}" if check else one["signature"])
+
+
+def _checked(path: Path) -> dict[str, Any]:
+    key = signing.verify(path)
+    return {"path": str(path), "signature": f"{path}{signing.SUFFIX}", "key": key}
 
 
 def _make(path: Path) -> dict[str, str]:
@@ -53,26 +63,3 @@ def _make(path: Path) -> dict[str, str]:
             path.unlink(missing_ok=True)
         raise InvalidRequestError("--new-key", "a file that can be made", f"{path} ({error.strerror})") from error
     return {"key": public}
-
-
-def _read(path: Path | None) -> tuple[Path, bytes]:
-    assert path is not None
-    content = _layerzero.read_trusted(str(path), "private key")
-    if path.stat().st_mode & 0o077:
-        raise InvalidRequestError(
-            "--key", "a file that only its owner can read", str(path), f"run `chmod 600 '{path}'`"
-        )
-    return path, content
-
-
-def _sign(path: Path, key: tuple[Path, bytes]) -> dict[str, str]:
-    try:
-        text = _layerzero.sign(path.read_bytes(), key[1], str(key[0]))
-        signature = path.with_name(f"{path.name}.sig")
-        with replaced(signature) as file:
-            file.write(text.encode())
-    except OSError as error:
-        raise InvalidRequestError(
-            "FILE", "a file in a folder that can be written", f"{path} ({error.strerror})"
-        ) from error
-    return {"path": str(path), "signature": str(signature), "key": loads(text)["key"]}
