@@ -1,4 +1,4 @@
-"""Hostile descriptors, policies, plugins and signatures: each must be refused with its reason, and none may crash.
+"""Hostile descriptors, policies, plugins, signatures and messages of workers: each must be refused with its reason, and none may crash.
 
 python bench/hostile.py --cases 10000 > bench/results/hostile-<machine>.json
 python bench/hostile.py --cases 400 --hole unsigned      (a planted hole, which the same script must find: exit code 1)
@@ -9,13 +9,17 @@ refused, and up to twenty of those that were accepted, crashed, hung or were ref
 """
 
 import argparse
+import contextlib
 import copy
 import json
 import os
 import random
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -152,6 +156,91 @@ def policy(dice: random.Random) -> bytes:
     return dice.choice((data, b"\x00" * dice.randrange(1, 1000), b"version: 1\n" + b"#" * (1 << 20)))
 
 
+# ---- messages between a process and a worker (src/worker/message.h)
+
+ARENA, DATA = 2**20, 256 * 1024
+
+
+def tensor(
+    shape: tuple[int, ...], offset: int = DATA, strides: tuple[int, ...] = (), dims: int = -1, bits: int = 32
+) -> bytes:
+    strides = strides or (1,) * len(shape)
+    head = struct.pack("<BBBBBQ", 5, 2, bits, 1, len(shape) if dims < 0 else dims, offset)
+    return head + struct.pack(f"<{2 * len(shape)}q", *shape, *strides)
+
+
+def broken_values(dice: random.Random) -> tuple[int, bytes]:
+    """Returns a count and values of which one breaks the protocol."""
+    far, many = dice.randrange(ARENA, 2**62), dice.randrange(2, 2**62)
+    broken = [
+        (1, tensor((4,), far)),
+        (1, tensor((4,), DATA + dice.randrange(1, 64))),
+        (1, tensor((4,), dice.randrange(0, DATA - 64, 64))),
+        (1, tensor((many, many), DATA)),
+        (1, tensor((2, 2), DATA, (many, many))),
+        (1, tensor((-many,), DATA)),
+        (1, tensor((2, 2), DATA, (1, -many))),
+        (1, tensor((4,), DATA, dims=dice.randrange(2, 256))),
+        (1, tensor((4,), DATA, bits=dice.choice((0, 1, 7, 13, 33, 255)))),
+        (1, struct.pack("<B", dice.randrange(7, 256)) + b"x" * dice.randrange(20)),
+        (1, struct.pack("<BI", 4, dice.randrange(8193, 2**32)) + b"x" * 9000),
+        (dice.randrange(65, 256), b"\0" * 300),
+        (2, b"\0" + tensor((4,))[: dice.randrange(1, 20)]),
+        (1, tensor((4,)) + b"\0" * dice.randrange(1, 9)),
+    ]
+    return dice.choice(broken)
+
+
+def answer(dice: random.Random) -> bytes:
+    """Returns what a worker may not answer to a call."""
+    count, values = broken_values(dice)
+    message = struct.pack("<BBIB", 19, count != 1, 0, count) + values
+    others = [
+        bytes([dice.choice([k for k in range(256) if k not in (18, 19, 20)])]) + b"x" * dice.randrange(50),
+        struct.pack("<BQ", 18, dice.randrange(ARENA + 1, 2**64)),
+        b"\x14" + broken_text('{"type": "ValueError"}', dice)[:60000],
+        struct.pack("<BBIB", 19, 0, 0, 1) + struct.pack("<BI", 4, 1) + b"a",
+        struct.pack("<BBIB", 19, 0, dice.randrange(1, 2**32), 1) + b"\0",
+        message[: dice.randrange(1, 7)],
+    ]
+    return message if dice.randrange(2) else dice.choice(others)
+
+
+def request(dice: random.Random) -> bytes:
+    """Returns a call that a worker may not run."""
+    count, values = broken_values(dice)
+    head = struct.pack("<BHHQQ", 2, 0, 1, DATA, 4096)
+    if dice.randrange(4) == 0:
+        return struct.pack("<BHHQQB", 2, dice.randrange(1, 2**16), 1, DATA, 4096, 0)
+    return head + bytes([count]) + values
+
+
+class Side:
+    """What C++ calls in a call; every failure is raised or sent as a text."""
+
+    functions = [lambda *_: None]  # noqa: RUF012
+
+    def __init__(self, refuse: Callable[[str], Any]) -> None:
+        self.refuse = refuse
+
+    def failed(self, message: bytes) -> None:
+        from layerzero.isolation import failures, protocol
+
+        protocol.read_json(message, protocol.Kind.ERROR, **failures.FIELDS)
+        self.refuse("no error")
+
+    def error_message(self, error: BaseException) -> bytes:
+        return b"\x14" + f"{type(error).__name__}: {error}".encode()[:1000]
+
+    def take_warnings(self) -> bytes:
+        return b""
+
+    def warn(self, text: bytes) -> None:
+        from layerzero.isolation import protocol
+
+        protocol.read_warnings(text)
+
+
 # ---- what runs in a process: each returns nothing if it was refused with what was wanted, or the finding
 
 
@@ -168,7 +257,64 @@ class Run:
         lz.configure(security=self.security)
         plugins = [*ROOT.glob("build/*/plugins/libplugin_good.so")]
         self.library = plugins[0].read_bytes() if plugins else Path(_layerzero.__file__).read_bytes()
+        self.kept: list[tuple[socket.socket, socket.socket]] = []
+        import torch
+        from layerzero.torch import attach
+
+        attach.attach(torch)
+        from layerzero.isolation import protocol  # noqa: F401  # sets the types of errors
+
         self.rules = (ROOT / "examples/plugin/capabilities.json").read_bytes()
+
+    def channels(self) -> tuple[Any, Any]:
+        """Returns this process's side and the worker's of new shared memory."""
+        from layerzero.isolation import arena
+
+        file, pair = arena.make_file(ARENA), socket.socketpair()
+        self.kept.append(pair)
+        sides = [self.native.worker_open(file, ARENA, s.fileno(), s.fileno(), 0.0, i == 1) for i, s in enumerate(pair)]
+        os.close(file)
+        return sides[0], sides[1]
+
+    def answer(self, dice: random.Random) -> str:
+        """A worker has answered before it was asked, which saves a thread."""
+        from layerzero.isolation.protocol import ProtocolError
+
+        parent, worker = self.channels()
+        self.native.worker_send(worker, answer(dice))
+        try:
+            self.native.worker_call(parent, Side(lambda _: None), 0, (1, 2.0), 0, 30.0)
+        except ProtocolError as error:
+            said = "wanted" in str(error) and self.hole != "silent"
+            return "" if said else f"without a reason: {error}"
+        except Exception as error:
+            return f"untyped: {type(error).__name__}: {error}"[:300]
+        finally:
+            self.close()
+        return "accepted"
+
+    def request(self, dice: random.Random) -> str:
+        parent, worker = self.channels()
+        thread = threading.Thread(target=self.serve, args=(worker,), daemon=True)
+        thread.start()
+        self.native.worker_send(parent, request(dice))
+        said = self.native.worker_receive(parent, 30.0) or b""
+        self.kept[-1][0].shutdown(socket.SHUT_RDWR)
+        thread.join(30)
+        self.close()
+        if thread.is_alive():
+            return "the worker did not end"
+        if not said.startswith(b"\x14ProtocolError") or b"wanted" not in said or self.hole == "silent":
+            return f"accepted, or without a reason: {said[:200]!r}"
+        return ""
+
+    def serve(self, channel: Any) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            self.native.worker_serve(channel, Side(lambda _: None))
+
+    def close(self) -> None:
+        for side in self.kept.pop():
+            side.close()
 
     def refused(self, call: Callable[[], Any]) -> str:
         try:
@@ -235,10 +381,10 @@ class Run:
 
     def signature(self, dice: random.Random) -> str:
         path = self._files(".records.json", b'{"schema_version": "1.0", "records": []}', dice, whole=False)
-        return self.refused(lambda: self.native.check_signed(str(path), path.read_bytes()))
+        return self.refused(lambda: self.native.check_signed(str(path), path.read_bytes(), "records"))
 
 
-KINDS = {"descriptor": 4, "policy": 3, "plugin": 1, "signature": 2}  # shares of ten
+KINDS = {"descriptor": 3, "policy": 2, "plugin": 1, "signature": 2, "answer": 1, "request": 1}  # shares of ten
 
 
 def batch(first: int, last: int, seed: int, hole: str) -> None:

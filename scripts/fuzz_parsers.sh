@@ -13,7 +13,7 @@ cp "$gen"/{operation_table,devices,known_wrong}.inc "$gen/build_id.h" "$gen/test
 echo 'namespace lz { constexpr std::array<const KernelFamily*, 0> kKernelTable = {}; }' >"$out/gen/kernel_table.inc"
 sources=(tests/fuzz/parsers_test.cpp src/base/{json_reader,signature,trusted_file,library_file,reclaimer}.cpp src/core/*.cpp
   src/registry/*.cpp src/policy/{environment,facts,keys,names,policy,rules,values,yaml}.cpp src/perfdb/record.cpp
-  src/health/{quarantine,outcome}.cpp src/platform/{device,device_file}.cpp src/tokenize/*.cpp)
+  src/health/{quarantine,outcome,mark_file}.cpp src/worker/message.cpp src/platform/{device,device_file}.cpp src/tokenize/*.cpp)
 compile=$(command -v ccache || true)
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 build() {

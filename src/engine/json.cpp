@@ -305,6 +305,10 @@ std::string Engine::SelectionText(const Request& request, const SelectionReport&
             {"candidates", Json::array()}};
   for (const Candidate& c : report.candidates) {
     j["candidates"].push_back(CandidateJson(request, c, selector_.context().device(report.device)));
+    if (const auto time = c.measured_us > 0 ? Measured(*c.kernel, request) : std::nullopt) {
+      const double half = time->median_us * std::min(time->noise, 1.0);
+      j["candidates"].back()["measured_interval_us"] = {time->median_us - half, time->median_us + half};
+    }
   }
   if (winner) {
     const bool native = winner->kernel->spec.call == CallKind::kNative;

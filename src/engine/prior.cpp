@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/embedded.h"
 #include "engine/engine.h"
 #include "perfdb/device_id.h"
 #include "perfdb/runs.h"
@@ -15,12 +16,6 @@
 namespace lz {
 namespace {
 
-using std::string_view_literals::operator""sv;
-
-struct Embedded {
-  std::string_view name;
-  std::string_view json;
-};
 constexpr auto kCarried = std::to_array<Embedded>({
     {"", ""},  // an array may not be empty
 #include "priors.inc"

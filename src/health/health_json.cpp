@@ -3,6 +3,7 @@
 #include <array>
 #include <ctime>
 
+#include "base/embedded.h"
 #include "health/health.h"
 #include "health/known_wrong.h"
 #include "policy/policy.h"
@@ -10,12 +11,6 @@
 namespace lz {
 namespace {
 
-using std::string_view_literals::operator""sv;
-
-struct Embedded {
-  std::string_view name;
-  std::string_view json;
-};
 constexpr auto kCarried = std::to_array<Embedded>({
 #include "known_wrong.inc"
 });

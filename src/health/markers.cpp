@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/trusted_file.h"
+#include "health/mark_file.h"
 
 namespace lz {
 namespace {
@@ -53,17 +54,10 @@ void RemoveOwn() {
   }
 }
 
-std::vector<std::string> MarksIn(int file) {
-  std::vector<std::string> marks;
-  std::vector<char> bytes(kFileBytes);
-  if (pread(file, bytes.data(), bytes.size(), 0) != ssize_t(bytes.size())) return marks;
-  for (size_t slot = 0; slot < Markers::kSlots; ++slot) {
-    const char* at = bytes.data() + slot * Markers::kSlotBytes;
-    uint32_t length;
-    std::memcpy(&length, at, sizeof(length));
-    if (length > 0 && length <= Markers::kSlotBytes - sizeof(length)) marks.emplace_back(at + sizeof(length), length);
-  }
-  return marks;
+std::vector<std::string> MarksOf(int file) {
+  std::string bytes(kFileBytes, '\0');
+  if (pread(file, bytes.data(), bytes.size(), 0) != ssize_t(bytes.size())) return {};
+  return MarksIn(bytes, Markers::kSlots, Markers::kSlotBytes);
 }
 
 }  // namespace
@@ -137,7 +131,7 @@ std::vector<std::string> Markers::Collect(const std::string& folder) {
     struct stat info = {};
     const bool trusted = fstat(file, &info) == 0 && WhyUntrusted(info, FileUsers::Current()).empty();
     if (trusted && !IsLockedByOther(file) && LockFile(file)) {
-      const auto of_one = MarksIn(file);
+      const auto of_one = MarksOf(file);
       if (unlink(path.c_str()) == 0) marks.insert(marks.end(), of_one.begin(), of_one.end());
     }
     close(file);

@@ -1,6 +1,7 @@
 // Device files: simulated devices as JSON (schemas/device.schema.json), and those that the library contains.
 #include <algorithm>
 
+#include "base/embedded.h"
 #include "base/json_reader.h"
 #include "platform/device.h"
 
@@ -170,12 +171,6 @@ Status ReadHead(const json& document, Device* device) {
   return {};
 }
 
-using std::string_view_literals::operator""sv;
-
-struct Embedded {
-  std::string_view name;
-  std::string_view json;
-};
 constexpr auto kFiles = std::to_array<Embedded>({
 #include "devices.inc"
 });

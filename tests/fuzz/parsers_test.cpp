@@ -5,9 +5,11 @@
 // scripts/fuzz_parsers.sh runs them under sanitizers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -18,6 +20,8 @@
 #include "base/json_reader.h"
 #include "base/signature.h"
 #include "base/trusted_file.h"
+#include "health/mark_file.h"
+#include "health/markers.h"
 #include "health/quarantine.h"
 #include "mutate.h"
 #include "perfdb/record.h"
@@ -28,6 +32,7 @@
 #include "registry/registry.h"
 #include "test_paths.h"
 #include "tokenize/tokenizer.h"
+#include "worker/message.h"
 
 namespace lz {
 namespace {
@@ -163,6 +168,111 @@ TEST(Parsers, Quarantine) {
          }
          return Status();
        });
+}
+
+// The file of a process's marks, and each mark as the rows that it becomes.
+TEST(Parsers, Marks) {
+  const std::string row =
+      R"({"version": 1, "rows": [{"kernel": "a.k", "operation": "norm.rms", "outcome": "crashed", "since": 5}]})";
+  const auto file = [&](std::initializer_list<size_t> slots) {
+    std::string bytes;
+    for (size_t slot : slots) {
+      bytes.resize((slot + 1) * Markers::kSlotBytes);
+      const auto length = uint32_t(row.size());
+      std::memcpy(&bytes[slot * Markers::kSlotBytes], &length, sizeof(length));
+      row.copy(&bytes[slot * Markers::kSlotBytes + sizeof(length)], row.size());
+    }
+    return bytes;
+  };
+  Fuzz({file({0}), file({0, 1, 3})}, [](const std::string& bytes) {
+    std::string whole = bytes;
+    whole.resize(Markers::kSlots * Markers::kSlotBytes);
+    const std::vector<std::string> marks = MarksIn(whole, Markers::kSlots, Markers::kSlotBytes);
+    EXPECT_TRUE(MarksIn(std::string_view(whole).substr(1), Markers::kSlots, Markers::kSlotBytes).empty());
+    for (const std::string& mark : marks) {
+      if (auto rows = ReadQuarantine(mark, "a mark"); !rows.ok()) return rows.TakeStatus();
+    }
+    return marks.empty() ? Status(StatusCode::kConfig, {.field = "marks", .wanted = "some"}) : Status();
+  });
+}
+
+namespace {
+
+worker::Value Tensor(lz_dtype dtype, std::initializer_list<int64_t> shape, uint64_t offset) {
+  worker::Value value{.tag = worker::Value::Tag::kHost};
+  value.place = {.dtype = dtype, .ndim = int32_t(shape.size()), .offset = offset};
+  std::copy(shape.begin(), shape.end(), value.place.shape);
+  std::copy(shape.begin(), shape.end(), value.place.strides);
+  return value;
+}
+template <class Message>
+std::string Written(const Message& message) {
+  std::string memory(worker::kMaxMessage, '\0');
+  worker::Writer writer(memory.data());
+  EXPECT_TRUE(writer.Put(message).ok());
+  memory.resize(writer.size());
+  return memory;
+}
+// What was read is written as the same bytes, and its tensors are within the memory or refused.
+template <class Message>
+Status ReadAgain(const std::string& bytes, std::vector<worker::Value> Message::*values) {
+  Message message;
+  LZ_RETURN_IF_ERROR(worker::Read(bytes, &message));
+  const std::string written = Written(message);
+  Message again;
+  EXPECT_TRUE(worker::Read(written, &again).ok());
+  EXPECT_EQ((again.*values).size(), (message.*values).size());
+  for (size_t i = 0; i < (message.*values).size(); ++i) {
+    const worker::Place& place = (message.*values)[i].place;
+    EXPECT_TRUE((again.*values)[i].place == place);
+    constexpr uint64_t kEnd = uint64_t{1} << 30;
+    const auto taken = worker::BytesWithin(place, worker::kDataAt, kEnd);
+    if (taken.ok() && *taken > 0) EXPECT_LE(place.offset + *taken, kEnd);
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST(Parsers, WorkerCall) {
+  worker::Call call{.function = 3, .threads = 2, .room = {worker::kDataAt, 65536}};
+  call.arguments = {Tensor({2, 32, 1}, {4, 8}, worker::kDataAt),
+                    {.tag = worker::Value::Tag::kFloat, .real = 1e-6},
+                    {.tag = worker::Value::Tag::kInt, .integer = -1},
+                    {.tag = worker::Value::Tag::kBool, .integer = 1},
+                    {.tag = worker::Value::Tag::kText, .text = "exact"},
+                    {},
+                    Tensor({17, 4, 2}, {1, 2, 3, 4, 5, 6, 7, 8}, worker::kDataAt + 64)};
+  worker::Value device = Tensor({4, 16, 1}, {16}, 128);
+  device.tag = worker::Value::Tag::kDevice;
+  device.text = "handle";
+  call.arguments.push_back(device);
+  Fuzz(
+      {Written(call), Written(worker::Call{})},
+      [](const std::string& text) { return ReadAgain(text, &worker::Call::arguments); }, StatusCode::kInvalidRequest);
+}
+
+TEST(Parsers, WorkerAnswer) {
+  worker::Answer answer{.is_tuple = true, .warnings = R"([{"text": "t"}])"};
+  answer.results = {Tensor({2, 32, 1}, {4, 8}, worker::kDataAt), {}, Tensor({6, 8, 1}, {}, worker::kDataAt)};
+  Fuzz(
+      {Written(answer), Written(worker::Answer{.results = {{}}})},
+      [](const std::string& text) { return ReadAgain(text, &worker::Answer::results); }, StatusCode::kInvalidRequest);
+}
+
+TEST(Parsers, WorkerRoom) {
+  std::string memory(worker::kMaxMessage, '\0');
+  worker::Writer room(memory.data()), need(memory.data() + 17);
+  ASSERT_TRUE(room.PutRoom({worker::kDataAt, 1}).ok() && need.PutNeed(7).ok());
+  Fuzz(
+      {memory.substr(0, 17), memory.substr(17, 9)},
+      [](const std::string& text) {
+        worker::Room found;
+        uint64_t bytes;
+        const Status status = worker::Read(text, &found);
+        return status.ok() ? Status() : worker::ReadNeed(text, &bytes);
+      },
+      StatusCode::kInvalidRequest);
 }
 
 TEST(Parsers, Signature) {

@@ -92,12 +92,20 @@ def run(cache, script, arguments=(), **more):
     return done.stdout.strip()
 
 
+INTERVAL = """
+import json
+c = next(c for c in lz.explain("rms_norm", x, w).candidates if c.kernel_id == "torch.rms_norm").to_dict()
+low, high = c["measured_interval_us"]
+print(json.dumps([low, c["measured_us"], high]))
+"""
 WHICH = "print(lz.which('rms_norm', x, w)['kernel_id'])"
 
 
 def test_records_of_the_database_decide_in_the_next_process(cache, database):
     assert run(cache, WHICH) == "torch.rms_norm"
     assert run(cache, WHICH, LAYERZERO_CACHE_DIR=str(cache / "empty")) == "hwy.norm.rms"  # the control
+    low, us, high = json.loads(run(cache, INTERVAL))
+    assert low < us < high and (us - low) / us == pytest.approx((high - us) / us)
     (cache / "config.yaml").write_text("version: 1\nperfdb:\n  enabled: false\n")
     assert run(cache, WHICH) == "hwy.norm.rms"
 

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("typer")
 
 import layerzero as lz  # noqa: E402
-from layerzero.telemetry.page import histogram  # noqa: E402
+from layerzero.telemetry.page import histogram, measured  # noqa: E402
 from layerzero.telemetry.top import text, view  # noqa: E402
 
 PACKAGE = Path(lz.__file__).parent.parent
@@ -114,6 +114,15 @@ def test_a_histogram_has_a_bar_for_each_bucket():
     drawn = histogram({"1024": 10, "4096": 5, "2048": 0})
     assert drawn.count("<rect") == 3 and "below 1.02 us: 10" in drawn and "below 4.1 us: 5" in drawn
     assert histogram({}) == ""
+
+
+def test_alternatives_are_drawn_with_the_intervals_of_their_medians():
+    fast = {"kernel_id": "a.k", "measured_us": 10.0, "measured_interval_us": [9.5, 10.5]}
+    slow = {"kernel_id": "b.k", "measured_us": 15.0, "measured_interval_us": [10.0, 20.0]}
+    drawn = measured({"kernel_id": "a.k", "candidates": [slow, {"kernel_id": "c.k"}, fast]})
+    assert drawn.index("10 us (9.5 to 10.5)") < drawn.index("15 us (10 to 20)") and "c.k" not in drawn
+    assert 'd="M350.0 24.5H500.0M' in drawn and 'd="M342.5 6.5H357.5M' in drawn  # 300 points are 20 us
+    assert measured({"kernel_id": "a.k", "candidates": [{"kernel_id": "c.k"}]}) == ""
 
 
 @pytest.fixture

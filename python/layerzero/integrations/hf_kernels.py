@@ -10,10 +10,8 @@ import hashlib
 import importlib
 import inspect
 import json
-import threading
 import warnings
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,10 +20,10 @@ from typing import Any, NamedTuple, TypeVar
 from layerzero.backends.python_kernels import register_kernel
 from layerzero.errors import InvalidRequestError, KernelRefusedError
 from layerzero.host import optional
+from layerzero.host.offline import offline
 from layerzero.host.policy import allowed_sources
 
 F = TypeVar("F", bound=Callable[..., Any])
-_one_at_a_time = threading.Lock()
 
 
 class Origin(NamedTuple):
@@ -68,7 +66,7 @@ def hub_kernel(
     origin = _of_folder(Path(folder), digest) if folder is not None else _of_cache(str(repository), lockfile, digest)
     if origin.locked_by is None:
         _require_consent(kernel_id, source, origin)
-    with _offline():
+    with offline():
         library: Any = importlib.import_module("kernels")
         if folder is not None:
             module = library.get_local_kernel(Path(folder))
@@ -133,7 +131,7 @@ def _of_cache(repository: str, lockfile: str | Path | None, digest: str | None) 
     try:
         locks, wanted = get_locked_kernel_revision(repository, Path(lockfile))
         resolver = LockedHubCacheResolver(kernel_locks=locks, trust_remote_code=False)
-        with _offline():
+        with offline():
             variant = Path(resolver.resolve(api=_get_hf_api(), backend=None, kernel=wanted).variant_path)
     except (OSError, ValueError, LookupError) as error:
         raise KernelRefusedError(f"{repository} cannot be loaded as {lockfile} pins it: {error}") from error
@@ -175,17 +173,3 @@ def _note(origin: Origin) -> str:
 def _without_first(function: Callable[..., Any]) -> inspect.Signature:
     signature = inspect.signature(function)
     return signature.replace(parameters=list(signature.parameters.values())[1:])
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """Keeps huggingface_hub from the network, which a kernel's dependencies would be downloaded from."""
-    from huggingface_hub import constants
-
-    with _one_at_a_time:
-        before = constants.HF_HUB_OFFLINE
-        constants.HF_HUB_OFFLINE = True
-        try:
-            yield
-        finally:
-            constants.HF_HUB_OFFLINE = before

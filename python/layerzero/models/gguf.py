@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from layerzero.errors import InvalidRequestError, LayerZeroError, NotInstalledError, UntrustedFileError, one_of
+from layerzero.host.offline import offline
 from layerzero.host.optional import need
 from layerzero.models.disk_cache import model_folder, not_kept, touch
 
@@ -95,20 +96,6 @@ def _digest(path, *facts):
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-@contextlib.contextmanager
-def _offline():
-    """Prevents network requests while a local model loads, whatever the caller's environment."""
-    import transformers.utils.hub  # noqa: F401  reads the variable at import
-    from huggingface_hub import constants
-
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
 
 
 def _plain(model):
@@ -237,7 +224,9 @@ def load(model=None, dtype="bf16", quiet=True):
     import transformers
 
     path, is_gguf = resolve_model(model)
-    with _offline(), _quiet(quiet):
+    import transformers.utils.hub  # noqa: F401  reads the variable at import
+
+    with offline(), _quiet(quiet):
         folder = converted_folder(path, dtype) if is_gguf else path
         with _readable(folder):
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -15,6 +15,7 @@ table { border-collapse: collapse; margin: .6em 0; } td, th { text-align: left; 
 vertical-align: top; border-bottom: 1px solid #eee; } td.n { text-align: right; font-variant-numeric: tabular-nums; }
 code { font-size: .93em; } summary { cursor: pointer; padding: .25em 0; } .chosen { font-weight: 600; color: #14632c; }
 .refused { color: #777; } .note { color: #555; } svg text { font: 11px system-ui, sans-serif; fill: #444; }
+.interval { stroke: #222; fill: none; }
 """
 
 
@@ -175,19 +176,27 @@ def _decision(decision: dict[str, Any]) -> str:
         f'<span class="chosen">{escape(chosen)}</span> for {escape(report["operation"])} of '
         f"<code>{escape(decision['inputs'])}</code> on {escape(decision['device'])}{escape(f' ({options})' if options else '')}{times}"
     )
-    return f"<details><summary>{title}</summary>{_table(('kernel', 'score', 'why'), rows)}{_measured(report)}</details>"
+    return f"<details><summary>{title}</summary>{_table(('kernel', 'score', 'why'), rows)}{measured(report)}</details>"
 
 
-def _measured(report: dict[str, Any]) -> str:
-    """The measured times of the candidates as bars."""
-    times = {c["kernel_id"]: c["measured_us"] for c in report["candidates"] if c.get("measured_us")}
-    if not times:
+def measured(report: dict[str, Any]) -> str:
+    """Returns the measured times of the candidates as bars, each with the interval of its median as a line."""
+    rows = {c["kernel_id"]: c for c in report["candidates"] if c.get("measured_us")}
+    if not rows:
         return ""
-    most, bars = max(times.values()), []
-    for place, (kernel, us) in enumerate(sorted(times.items(), key=lambda item: item[1])):
-        y = place * 18
+    most = max(c["measured_interval_us"][1] for c in rows.values())
+    bars = []
+    for place, (kernel, c) in enumerate(sorted(rows.items(), key=lambda item: item[1]["measured_us"])):
+        y, us, (low, high) = place * 18, c["measured_us"], c["measured_interval_us"]
+        color = "#14632c" if kernel == report["kernel_id"] else "#9bb8d3"
+        left, right = 200 + 300 * low / most, 200 + 300 * high / most
         bars.append(
-            f'<rect x="200" y="{y}" width="{300 * us / most:.1f}" height="13" fill="{"#14632c" if kernel == report["kernel_id"] else "#9bb8d3"}"/>'
-            f'<text x="195" y="{y + 11}" text-anchor="end">{escape(kernel)}</text><text x="{205 + 300 * us / most:.1f}" y="{y + 11}">{us:.4g} us</text>'
+            f'<rect x="200" y="{y}" width="{300 * us / most:.1f}" height="13" fill="{color}"/>'
+            f'<path class="interval" d="M{left:.1f} {y + 6.5}H{right:.1f}M{left:.1f} {y + 3}v7M{right:.1f} {y + 3}v7"/>'
+            f'<text x="195" y="{y + 11}" text-anchor="end">{escape(kernel)}</text>'
+            f'<text x="{right + 5:.1f}" y="{y + 11}">{us:.4g} us ({low:.4g} to {high:.4g})</text>'
         )
-    return f'<p class="note">measured medians</p><svg width="620" height="{18 * len(times)}" role="img" aria-label="measured times">{"".join(bars)}</svg>'
+    return (
+        '<p class="note">Measured medians with their 95 % intervals, which are wider for calls between measured ones.</p>'
+        f'<svg width="700" height="{18 * len(rows)}" role="img" aria-label="measured times">{"".join(bars)}</svg>'
+    )
