@@ -5,8 +5,8 @@
 
 namespace lz::python {
 
-// read_trusted(path, what) -> bytes; check_signed(path, bytes, role); verify_signed(path, bytes) -> key; check_trusted(path); sign(bytes, pem, what) -> text;
-// new_key() -> (pem, public key).
+// read_trusted(path, what) -> bytes; check_signed(path, bytes, role); verify_signed(path, bytes) -> key;
+// check_trusted(path); sign(bytes, pem, what) -> text; new_key() -> (pem, public key).
 extern PyMethodDef kTrustMethods[];
 
 }  // namespace lz::python

@@ -115,7 +115,8 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
      .value = "\"none\"",
      .process_wide = kProcessWide,
      .choices = "none|plugins|all",
-     .doc = "files that need a signature by a trusted key: plugins, or also descriptors, records and tables from elsewhere"},
+     .doc = "files that need a signature by a trusted key: plugins, or also descriptors, records and tables from "
+            "elsewhere"},
     Of(KeyType::kPublicKeys, "security.trusted_keys", "[]", "public keys that `layerzero sign --new-key` printed",
        kProcessWide),
 
