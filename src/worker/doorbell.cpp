@@ -41,7 +41,7 @@ void Doorbell::Announce(int file) const {
   if (At(sleeps_).load(std::memory_order_relaxed) != 0) (void)SendByte(file);
 }
 
-// True: the word has changed. Gives the processor away between looks: the other side may need it.
+// True: the word has changed. Yields the processor between looks: the other side may need it.
 bool Doorbell::Spin(uint64_t seen, Clock::time_point end) const {
   for (int i = 0; Number() == seen; ++i) {
     if (i % 32 == 31) {

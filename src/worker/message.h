@@ -111,7 +111,7 @@ LZ_OWN Status Read(std::string_view message, Answer* answer);
 LZ_OWN Status Read(std::string_view message, Room* room);
 LZ_OWN Status ReadNeed(std::string_view message, uint64_t* bytes);
 
-// The bytes from the first to the last element of a tensor in shared memory that lies within [begin, end), or
+// The bytes from the first to the last element of a tensor in shared memory that is within [begin, end), or
 // kInvalidRequest. 0: it has no elements.
 LZ_OWN Result<uint64_t> BytesWithin(const Place& place, uint64_t begin, uint64_t end);
 
