@@ -25,7 +25,7 @@ from vocabularies import (  # noqa: E402
     vocabulary,
 )
 
-COUNT = 800  # random texts of a vocabulary; bench/tokenizers.py compares a million
+COUNT = 800  # random texts of a vocabulary; bench/tokenization.py compares a million
 # Kinds whose normalizer the own tokenizer leaves to the library where a text could change.
 NORMALIZED = {"qwen2", "lowercase"}
 

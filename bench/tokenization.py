@@ -1,6 +1,6 @@
 """Texts to ids: LayerZero and the libraries tokenizers, tiktoken and SentencePiece, on one core.
 
-python bench/tokenizers.py [--texts 1000000] > bench/results/tokenizers-<machine>.json
+python bench/tokenization.py [--texts 1000000] > bench/results/tokenization-<machine>.json
 
 First the ids of random texts (all planes of Unicode, white space, added tokens) are compared for each vocabulary: the
 trained ones of tests/python/support/vocabularies.py and those that installed packages have. Then throughput of the
