@@ -1,6 +1,6 @@
 // Merging attention over disjoint sets of keys on CUDA: some lanes of a warp take a row, each 8 elements of it at a
 // time; the weights of the parts come from two passes over their lse, or their row max and row sum. Where there are few
-// rows of many parts, the lanes of a block take one row together, each group of them some parts.
+// rows of many parts, the lanes of a block take columns of one row together, each group of them some parts.
 #pragma once
 
 #include "kernels/cuda_types.h"
@@ -80,7 +80,7 @@ __device__ MergeScale<A> ScaleOf(A top, A sum, bool sunk, A sink) {
   return r;
 }
 
-// Lanes [0, kLanes) of a row take kN elements at a time each. kSpread: a row has the whole block.
+// Lanes [0, kLanes) of a row take kN elements at a time each. kSpread: a block has kLanes * kN columns of a row.
 template <class T, class Out, int kN, int kLanes, bool kTwo, bool kSpread>
 __global__ void __launch_bounds__(kMergeThreads) Merge(const MergeProblem<T, Out> p) {
   using A = std::conditional_t<std::is_same_v<Out, double>, double, float>;
@@ -118,11 +118,11 @@ __global__ void __launch_bounds__(kMergeThreads) Merge(const MergeProblem<T, Out
   const A shift = p.shift ? A(p.shift[row]) : A(0);
   const A sink = p.sinks ? A(LoadFloat(p.sinks, h * p.sinks_stride, p.sinks_type)) + shift : A(0);
   const MergeScale<A> scale = ScaleOf<A>(top, sum, p.sinks != nullptr, sink);
-  if (live && lane == 0 && (!kSpread || group == 0) && p.lse) {
+  if (live && lane == 0 && (!kSpread || (group == 0 && blockIdx.y == 0)) && p.lse) {
     p.lse[b * p.lse_b + i * p.lse_n + h * p.lse_h] = float(scale.lse - shift);
   }
   const A share = A(1) / scale.total;
-  for (int from = 0; from < p.d; from += kLanes * kN) {
+  for (int from = kSpread ? int(blockIdx.y) * kLanes * kN : 0; from < p.d; from += kSpread ? p.d : kLanes * kN) {
     const int at = from + lane * kN;
     A acc[kN] = {};
     if (!scale.nothing && at < p.d) {
@@ -138,7 +138,6 @@ __global__ void __launch_bounds__(kMergeThreads) Merge(const MergeProblem<T, Out
     }
     if constexpr (kSpread) {
       __shared__ A sums[kGroups][kLanes * kN];
-      __syncthreads();  // those before have been read
 #pragma unroll
       for (int j = 0; j < kN; ++j) sums[group][lane * kN + j] = acc[j];
       __syncthreads();
@@ -161,8 +160,9 @@ int32_t LaunchMergeOf(const MergeProblem<T, Out>& p, void* stream) {
   constexpr int64_t kRowsOfBlock = kSpread ? 1 : kMergeThreads / kLanes;
   const int64_t blocks = (p.rows + kRowsOfBlock - 1) / kRowsOfBlock;
   if (blocks > 0x7fffffff) return CudaCode(cudaErrorInvalidValue);
-  Merge<T, Out, kN, kLanes, kTwo, kSpread>
-      <<<unsigned(blocks), kMergeThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
+  const int64_t across = kSpread && p.d > 0 ? (p.d + kLanes * kN - 1) / (kLanes * kN) : 1;
+  const dim3 grid{unsigned(blocks), unsigned(across)};
+  Merge<T, Out, kN, kLanes, kTwo, kSpread><<<grid, kMergeThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
   return Launched();
 }
 
@@ -184,7 +184,8 @@ int32_t LaunchMerge(const MergeProblem<T, Out>& p, void* stream) {
   if (!WideRows(p, kTwo ? 2 : 1)) return LaunchMergeOf<T, Out, 1, 32, kTwo>(p, stream);
   if constexpr (!kTwo) {
     constexpr int64_t kFewRows = 1024;  // less than what fills a large device
-    if (p.parts > 2 && p.rows <= kFewRows) return LaunchMergeOf<T, Out, 8, 16, kTwo, true>(p, stream);
+    if (p.parts > 2 && p.rows <= kFewRows && p.d <= kMaxGridY)
+      return LaunchMergeOf<T, Out, 8, 16, kTwo, true>(p, stream);
   }
   if (p.d <= 64) return LaunchMergeOf<T, Out, 8, 8, kTwo>(p, stream);
   if (p.d <= 128) return LaunchMergeOf<T, Out, 8, 16, kTwo>(p, stream);

@@ -98,36 +98,39 @@ __global__ void __launch_bounds__(S::kThreads) SlimAttention(const CudaProblem p
   };
   find(begin);
 
-  // Of this lane: rows g and g + 8.
+  // Of this lane: rows g and g + 8, with their queries in the order of LoadMatrices.
   const int g = lane / 4, t = lane % 4;
-  CudaRow rows[2];
+  CudaRow rows[2] = {};
+  uint32_t q[kD / 16][4] = {};
+  const auto load_rows = [&] {
 #pragma unroll
-  for (int i = 0; i < 2; ++i) rows[i] = RowOf(p, queries, row0 + g + 8 * i, kv, seq.length);
-  const float unit = p.scale * (p.k_scale.data ? At(p.k_scale, kv) : 1.0f);
-  uint32_t q[kD / 16][4];  // in the order of LoadMatrices
+    for (int i = 0; i < 2; ++i) {
+      rows[i] = RowOf(p, queries, row0 + g + 8 * i, kv, seq.length);
+      const T* from = static_cast<const T*>(p.q.data) + Offset(p.q, p, queries, rows[i], b);
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const T* from = static_cast<const T*>(p.q.data) + Offset(p.q, p, queries, rows[i], b);
-#pragma unroll
-    for (int n = 0; n < kD / 8; ++n) {
-      const int column = n * 8 + 2 * t;
-      const bool there = rows[i].live && column < p.d_qk;
-      q[n / 2][n % 2 * 2 + i] = there ? *reinterpret_cast<const uint32_t*>(from + column) : 0;
+      for (int n = 0; n < kD / 8; ++n) {
+        const int column = n * 8 + 2 * t;
+        const bool there = rows[i].live && column < p.d_qk;
+        q[n / 2][n % 2 * 2 + i] = there ? *reinterpret_cast<const uint32_t*>(from + column) : 0;
+      }
     }
-  }
+  };
+  const float unit = p.scale * (p.k_scale.data ? At(p.k_scale, kv) : 1.0f);
 
   float out[1][kD / 8][4] = {}, top[2] = {-HUGE_VALF, -HUGE_VALF}, sum[2] = {};
   // The copies of the first stages are begun in the loop too: code of its own for them would be read from memory.
   constexpr int kAhead = (kStages - 1) * S::kStep;
+  const int last = end > begin ? end : begin;  // rows are loaded where there are no keys too
   int stage = 0;
 #pragma unroll 1
-  for (int j0 = begin - kAhead; j0 < end; j0 += S::kStep) {
+  for (int j0 = begin - kAhead; j0 < last; j0 += S::kStep) {
     if (j0 >= begin) WaitForCopies<kStages - 2>();
     const unsigned exist = seen[0];
 #pragma unroll
     for (int s = 0; s + 1 < kStages; ++s) seen[s] = seen[s + 1];
     seen[kStages - 2] = copy(stage, j0 + kAhead);
     stage = stage + 1 == kStages ? 0 : stage + 1;
+    if (j0 == begin - kAhead) load_rows();  // while the first keys are on their way
     if (j0 < begin) continue;
     const T* k = mine + stage * 2 * S::kK;
 

@@ -17,14 +17,22 @@ struct FewBlock {
 struct TopAndSum {
   float top, sum;
 };
-template <class Top, class Sum, class Factor>
+template <int kMost, class Top, class Sum, class Factor>
 __device__ TopAndSum MergeGroups(int groups, Top&& top, Sum&& sum, Factor&& factor) {
-  TopAndSum all = {-HUGE_VALF, 0};
-  for (int g = 0; g < groups; ++g) all.top = fmaxf(all.top, top(g));
+  TopAndSum all = {-HUGE_VALF, 0}, of[kMost];  // all are loaded before one is used: another block's take long
+#pragma unroll
+  for (int g = 0; g < kMost; ++g) {
+    of[g] = {-HUGE_VALF, 0};
+    if (g < groups) of[g] = {top(g), sum(g)};
+  }
+#pragma unroll
+  for (int g = 0; g < kMost; ++g) all.top = fmaxf(all.top, of[g].top);
   const float base = all.top == -HUGE_VALF ? 0.0f : all.top;
-  for (int g = 0; g < groups; ++g) {
-    const float kept = FastExp(top(g) - base);
-    all.sum += sum(g) * kept;
+#pragma unroll
+  for (int g = 0; g < kMost; ++g) {
+    if (g >= groups) break;
+    const float kept = FastExp(of[g].top - base);
+    all.sum += of[g].sum * kept;
     factor(g) = kept;
   }
   return all;
@@ -49,7 +57,7 @@ __device__ void WriteRows(const CudaProblem& p, const CudaSequence& seq, const C
   };
   __syncthreads();
   if (r < live) {
-    own[r] = MergeGroups(
+    own[r] = MergeGroups<kGroups>(
         kGroups, [&](int g) { return tops[g][r]; }, [&](int g) { return sums[g][r]; },
         [&](int g) -> float& { return tops[g][r]; });
     if constexpr (!kTogether) finish(own[r]);
@@ -66,7 +74,7 @@ __device__ void WriteRows(const CudaProblem& p, const CudaSequence& seq, const C
       outs[0][i / kWidth][i % kWidth] = of_groups(i / kWidth, i % kWidth);
     SyncCluster();
     if (r < live) {
-      finish(MergeGroups(
+      finish(MergeGroups<kMostTogether>(
           blocks, [&](int g) { return OfBlock(&own[r], g)->top; }, [&](int g) { return OfBlock(&own[r], g)->sum; },
           [&](int g) -> float& { return factors[g][r]; }));
     }
@@ -79,8 +87,13 @@ __device__ void WriteRows(const CudaProblem& p, const CudaSequence& seq, const C
     if (e >= p.d_v) continue;
     float value = 0;
     if constexpr (kTogether) {
-#pragma unroll 4
-      for (int g = 0; g < blocks; ++g) value += *OfBlock(&outs[0][row][e], g) * factors[g][row];
+      float of[kMostTogether];
+#pragma unroll
+      for (int g = 0; g < kMostTogether; ++g) of[g] = g < blocks ? *OfBlock(&outs[0][row][e], g) : 0.0f;
+#pragma unroll
+      for (int g = 0; g < kMostTogether; ++g) {
+        if (g < blocks) value += of[g] * factors[g][row];
+      }
     } else {
       value = of_groups(row, e);
     }
