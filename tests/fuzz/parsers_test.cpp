@@ -227,7 +227,9 @@ Status ReadAgain(const std::string& bytes, std::vector<worker::Value> Message::*
     EXPECT_TRUE((again.*values)[i].place == place);
     constexpr uint64_t kEnd = uint64_t{1} << 30;
     const auto taken = worker::BytesWithin(place, worker::kDataAt, kEnd);
-    if (taken.ok() && *taken > 0) EXPECT_LE(place.offset + *taken, kEnd);
+    if (taken.ok() && *taken > 0) {
+      EXPECT_LE(place.offset + *taken, kEnd);
+    }
   }
   return {};
 }
