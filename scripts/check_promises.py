@@ -31,6 +31,13 @@ READ_AS = {
     "isolation.start_timeout_s": ("python/layerzero/isolation/client.py", "settings.start_timeout_s"),
     "isolation.arena_mb": ("python/layerzero/isolation/process.py", "settings.arena_mb"),
     "isolation.memory_mb": ("python/layerzero/isolation/process.py", "settings.memory_mb"),
+    "jit.enable_background_compile": ("python/layerzero/jit/library.py", "enable_background_compile"),
+    "jit.compile_queue_max_size": ("python/layerzero/jit/work.py", "compile_queue_max_size"),
+    "jit.max_concurrent_jit": ("python/layerzero/jit/library.py", "settings.max_concurrent_jit"),
+    "jit.memory_mb": ("python/layerzero/jit/library.py", "settings.memory_mb"),
+    "jit.manifest_path": ("python/layerzero/jit/manifest.py", "jit_settings().manifest_path"),
+    "jit.manifest_stale_days": ("python/layerzero/jit/manifest.py", "manifest_stale_days"),
+    "jit.cache_max_mb": ("python/layerzero/jit/library.py", "settings.cache_max_mb"),
     "isolation.try_imports": ("python/layerzero/backends/proof.py", "settings.try_imports"),
 }
 

@@ -218,14 +218,16 @@ def page(contract: Contract) -> str:
 
 def kernel_row(kernel: dict[str, Any]) -> str:
     rules = [
-        "only calls that `compile_references` has recorded"
-        if rule["code"] == "JIT_DISABLED"
-        else f"{rule['field']} {'' if rule['relation'] == 'in' else rule['relation'] + ' '}{rule['wanted']}".replace(
+        f"{rule['field']} {'' if rule['relation'] == 'in' else rule['relation'] + ' '}{rule['wanted']}".replace(
             f"{rule['relation']} {rule['relation']} ", f"{rule['relation']} "
         )
         for rule in kernel["constraints"]
         if rule["field"] not in IN_COLUMNS and not OF_POLICY.search(f"{rule['field']} {rule['wanted']}")
     ]
+    if kernel["jit"] == "recorded":
+        rules.append("only calls that `compile_references` has recorded")
+    elif kernel["jit"] == "first_call":
+        rules.append("only kinds of calls that it was compiled for")
     marks = [
         cell(priority_text(kernel)),
         *("yes" if kernel[key] else "" for key in ("requires_grad", "deterministic", "cuda_graph_safe")),

@@ -7,6 +7,7 @@
 #include "call.h"
 #include "guard.h"
 #include "health.h"
+#include "jit.h"
 #include "kv_cache.h"
 #include "observe.h"
 #include "ops/common/philox.h"
@@ -278,8 +279,8 @@ int Exec(PyObject* module) {
     if (!callable || PyDict_SetItemString(ops, op->name().data(), callable) != 0) return -1;
     Py_DecRef(callable);
   }
-  for (PyMethodDef* methods :
-       {kKvMethods, kProgramMethods, kGuardMethods, kHealthMethods, kTrustMethods, kTokenizerMethods, kWorkerMethods}) {
+  for (PyMethodDef* methods : {kKvMethods, kProgramMethods, kGuardMethods, kHealthMethods, kTrustMethods,
+                               kTokenizerMethods, kWorkerMethods, kJitMethods}) {
     if (PyModule_AddFunctions(module, methods) != 0) return -1;
   }
   CountFirstCallsInChildren();

@@ -49,6 +49,7 @@ from layerzero.errors import (
     WorkerError,
     WrongTypeError,
 )
+from layerzero.host import compilation as _compilation
 from layerzero.host import end as _end
 from layerzero.host import exports as _exports
 from layerzero.host import log as _log
@@ -92,6 +93,10 @@ if TYPE_CHECKING:
     from layerzero.integrations.transformers.kernelize import kernelize as kernelize
     from layerzero.integrations.transformers.kernelize import unkernelize as unkernelize
     from layerzero.integrations.transformers.paged_cache import PagedCache as PagedCache
+    from layerzero.jit.readiness import ReadinessReport as ReadinessReport
+    from layerzero.jit.readiness import readiness_check as readiness_check
+    from layerzero.jit.warmup import WarmupReport as WarmupReport
+    from layerzero.jit.warmup import warmup as warmup
     from layerzero.kv_cache import KVCacheManager as KVCacheManager
     from layerzero.packing import PackedWeights as PackedWeights
     from layerzero.positions import alibi_slopes as alibi_slopes
@@ -126,6 +131,7 @@ _layerzero.set_hooks(
     backends.begin,
     _memory.free_bytes,
 )
+_layerzero.observe_jit_wanted(_compilation.wanted)
 _operations = tuple(_layerzero.ops)
 if _log.times_requested():
     from layerzero.host import verbose as _verbose
@@ -168,6 +174,10 @@ _LAZY = {
     "metrics": "layerzero.inspection.metrics",
     "observe": "layerzero.host.observe",
     "read_tables": "layerzero.backends.flashinfer.plans",
+    "ReadinessReport": "layerzero.jit.readiness",
+    "WarmupReport": "layerzero.jit.warmup",
+    "readiness_check": "layerzero.jit.readiness",
+    "warmup": "layerzero.jit.warmup",
     "register_tokenizer": "layerzero.tokenizers",
     "tokenize": "layerzero.tokenizers",
     "tokenizer_identity": "layerzero.tokenizers",

@@ -77,7 +77,7 @@ constexpr std::array<ReasonInfo, size_t(ReasonCode::kCount)> kInfos = {{
      "build with LZ_CUDA_ARCHITECTURES naming the GPU's architecture"},
     {"JIT_DISABLED",
      "the kernel has to be compiled, which never happens during a call, and it is not ready for this one",
-     "make such a call inside `with layerzero.compile_references():`"},
+     "`layerzero.warmup` compiles it before; references are compiled by `layerzero.compile_references`"},
     {"TP_INVARIANCE_REQUIRED",
      "the kernel's results may depend on the tensor-parallel size, and the policy forbids that",
      "tp.require_tp_invariant: false, or use another kernel"},

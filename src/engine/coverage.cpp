@@ -67,7 +67,7 @@ Json EntryJson(const Operation& op, size_t variant, DType dtype, const Device& d
                 {"not_built", Json::array()},
                 {"not_installed", Json::array()}};
   for (const KernelEntry* k : kernels) {
-    if (k->variant != variant) continue;
+    if (k->variant != variant || k->jit.when == Jit::kRecorded) continue;
     switch (CoverOf(*k, device, dtype)) {
       case Cover::kServes: entry[k->spec.reference ? "references" : "kernels"].push_back(k->id); break;
       case Cover::kNotBuilt: entry["not_built"].push_back(k->id); break;

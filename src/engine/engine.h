@@ -118,6 +118,10 @@ class LZ_OWN Engine {
   // Tries the library of this name if that has not been done. Returns why its kernels cannot be used; empty: they can,
   // or there are none.
   std::string ProveBackend(std::string_view name);
+  // A kernel that is compiled at its first call of a kind (registry/descriptor.h): see Registry::SetJit.
+  Status SetJit(std::string_view operation, std::string_view kernel, const JitKind& kind, bool ready);
+  // A bound call as JSON, as the caller made it: operation, device, layout, scalars, tensors (dtype, shape, strides).
+  std::string CallText(const Request& request) const;
   // A plugin's kernels are run on the cases of their operations before any call may select them. Without a verifier
   // (set by verify, since the engine does not know cases) they are registered untested.
   Status LoadPlugin(const std::string& library, const std::string& descriptor);

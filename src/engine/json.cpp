@@ -121,8 +121,16 @@ Json ReasonOf(ReasonCode code, std::string_view field, const std::string& wanted
   return {{"code", Info(code).name}, {"field", field}, {"wanted", wanted}, {"got", got}, {"message", message}};
 }
 
+Json NotCompiledJson(const KernelEntry& k) {
+  const bool by_library = k.jit.when == Jit::kFirstCall;
+  const std::string fix =
+      by_library ? "compiled in the background, or before by `layerzero.warmup`" : "see `layerzero.compile_references`";
+  return ReasonOf(ReasonCode::kJitDisabled, "compiled", "ready", "not compiled", "not compiled for this call: " + fix);
+}
+
 // A reason that is not a rule of the kernel: the policy, what is installed, memory, or a field of the call as a whole.
 Json EngineReasonJson(const Operation& op, const KernelEntry& k, const Reason& reason) {
+  if (reason.code == ReasonCode::kJitDisabled) return NotCompiledJson(k);
   const bool unsigned_library = !k.availability.installed && k.availability.code == ReasonCode::kPolicyDenied;
   if (reason.code == ReasonCode::kPolicyDenied && !unsigned_library) {  // by a rule or a list of sources
     return ReasonOf(reason.code, "policy", "allowed", "denied", "the policy denies it");
@@ -160,10 +168,7 @@ Json EngineReasonJson(const Operation& op, const KernelEntry& k, const Reason& r
 Json ReasonJson(const Operation& op, const KernelEntry& k, const Reason& reason) {
   if (reason.row == kNoRow) return EngineReasonJson(op, k, reason);
   const Row& row = k.rows[reason.row];
-  if (reason.code == ReasonCode::kJitDisabled) {
-    return ReasonOf(reason.code, "compiled", "ready", "not compiled",
-                    "not compiled for this call: " + std::string(Info(reason.code).fix));
-  }
+  if (reason.code == ReasonCode::kJitDisabled) return NotCompiledJson(k);
   const Field* f = row.predicate < 0 ? &op.fields()[row.field] : nullptr;
   std::string wanted = WantedText(op, f, row, reason.wanted);
   if (row.fact >= 0) wanted += " (" + op.fields()[size_t(row.fact)].name + ")";
@@ -246,6 +251,12 @@ Json DeviceJson(const Device& d, const std::string& capabilities) {
           {"facts", facts}};
 }
 
+// The kernel that the call would have got if it were compiled for its kind of calls.
+Json WantedJson(const SelectionReport& report) {
+  if (!report.wanted) return nullptr;
+  return {{"kernel_id", report.wanted->id}, {"kind", report.wanted_kind}};
+}
+
 Json FactsJson(const Request& r) {
   Json facts = Json::object();
   const Operation& op = *r.op;
@@ -302,6 +313,7 @@ std::string Engine::SelectionText(const Request& request, const SelectionReport&
             {"kernel_id", winner ? Json(winner->kernel->id) : Json(nullptr)},
             {"score", winner ? Json(winner->score) : Json(nullptr)},
             {"locked", report.lock.empty() ? Json(nullptr) : Json(report.lock)},
+            {"wanted", WantedJson(report)},
             {"candidates", Json::array()}};
   for (const Candidate& c : report.candidates) {
     j["candidates"].push_back(CandidateJson(request, c, selector_.context().device(report.device)));
@@ -384,6 +396,7 @@ std::string Engine::Kernels(const Operation* op) const {
                  {"detail", DetailOf(*k)},
                  {"usable", UsableOf(*k)},
                  {"backend", k->backend ? k->backend->name : k->source},
+                 {"jit", kJitNames[size_t(k->jit.when)]},
                  {"origin", k->origin},
                  {"notes", k->notes},
                  {"library_version", k->availability.version.empty() ? Json(nullptr) : Json(k->availability.version)},

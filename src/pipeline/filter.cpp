@@ -67,6 +67,19 @@ void ApplyAvailability(std::span<const Backend* const> not_now, Candidate* c) {
   }
 }
 
+// A kernel that is compiled at its first call of a kind gets no other call than those that it is ready for.
+void ApplyReadiness(const CallFacts& facts, bool may_compile, bool simulated, Candidate* c) {
+  const ResolvedJit& jit = c->kernel->jit;
+  if (jit.when == Jit::kNone || jit.when == Jit::kDone) return;
+  if (jit.when == Jit::kFirstCall) {
+    if (simulated || (may_compile && facts.Hold(jit.never))) return;
+    const auto& ready = facts.call.state->jit_ready;
+    const auto of_kernel = ready.find(c->kernel);
+    if (of_kernel != ready.end() && of_kernel->second.contains(JitKindOf(facts.call, *c->kernel, facts.around))) return;
+  }
+  c->reasons.push_back(OwnReason(ReasonCode::kJitDisabled));
+}
+
 // Which transforms may make a kernel admissible, and the reason if they may not.
 struct Adaptation {
   bool allowed;
@@ -145,6 +158,18 @@ void ApplyRows(const CallFacts& facts, const Adaptation& adaptation, bool can_tr
 
 }  // namespace
 
+JitKind JitKindOf(const BoundCall& call, const KernelEntry& kernel, const Surroundings& around) {
+  JitKind kind;
+  for (const Row& field : kernel.jit.fields) kind.push_back(RowValue(call, field, around));
+  for (const Row& condition : kernel.jit.conditions) kind.push_back(RowHolds(call, condition, around));
+  return kind;
+}
+
+bool LacksCompilationAlone(const Candidate& c) {
+  return c.kernel->jit.when == Jit::kFirstCall && c.reasons.size() == 1 &&
+         c.reasons[0].code == ReasonCode::kJitDisabled;
+}
+
 DType Transforms::DTypeAfter(const BoundCall& r, size_t input) const {
   if (cast >> input & 1) return r.promoted;
   const DType dtype = DTypeOf(r.tensors[input]);
@@ -172,7 +197,7 @@ std::string LockOf(const BoundCall& call, int variant, const Device& device, con
 }
 
 std::vector<Candidate> Filter(const BoundCall& call, int variant, const Device& device, const OperationPolicy& policy,
-                              std::span<const Backend* const> not_now) {
+                              std::span<const Backend* const> not_now, bool may_compile) {
   const CallFacts facts{call, {device.facts, policy.facts}};
   const Adaptation adaptation(*policy.policy);
   // Dispatch transforms for native kernels in host memory; for host kernels the binding does, on any device.
@@ -188,6 +213,7 @@ std::vector<Candidate> Filter(const BoundCall& call, int variant, const Device& 
     if (!device.simulated) ApplyAvailability(not_now, &c);
     const bool can_transform = k.spec.call == CallKind::kHost || (k.spec.call == CallKind::kNative && on_cpu);
     ApplyRows(facts, adaptation, can_transform, &c);
+    ApplyReadiness(facts, may_compile || policy.policy->allow_jit_compile, device.simulated, &c);
     ApplyPolicy(facts, policy, variant, &c);
   }
   return candidates;

@@ -237,7 +237,7 @@ Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& po
                                                 .wanted = "a call that is one of its operations",
                                                 .got = "one that none of them describes"});
   }
-  report.candidates = Filter(r, report.variant, device, policy, without.backends);  // 5
+  report.candidates = Filter(r, report.variant, device, policy, without.backends, without.may_compile);  // 5
   FilterByHealth(r, policy, without, &report.candidates);
   report.temporary = ApplyHeadroom(r, p, &report.candidates) || !without.backends.empty() || !without.failed.empty();
   report.lock = LockOf(r, report.variant, device, policy);
@@ -252,6 +252,13 @@ Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& po
     }
   }
   AddLocked(r, device, policy, &report);
+  report.wanted = WantedIfCompiled(r, p, without, report);
+  if (report.wanted) report.wanted_kind = JitKindOf(r, *report.wanted, {device.facts, policy.facts});
+  if (report.winner < 0 && report.wanted && !p.jit_fail_on_no_fallback && !without.may_compile) {
+    Without waiting = without;
+    waiting.may_compile = true;
+    return Evaluate(r, policy, waiting);
+  }
   if (report.winner >= 0) report.plan = MakePlan(report, p);  // 7
   return report;
 }
@@ -340,11 +347,12 @@ Status Selector::NoKernel(const SelectionReport& report) const {
   if (!report.lock.empty()) {
     const bool known = std::any_of(report.candidates.begin(), report.candidates.end(),
                                    [&](const Candidate& c) { return c.kernel->id == report.lock; });
-    return Status(StatusCode::kNoKernel,
-                  {.field = std::string(id),
-                   .wanted = "the locked kernel '" + report.lock + "'",
-                   .got = known ? "a refusal by its own rules" : "no kernel of that id for this operation",
-                   .fix = "`layerzero explain` shows the reasons; unlock, or change the call"});
+    return Status(StatusCode::kNoKernel, {.field = std::string(id),
+                                          .wanted = "the locked kernel '" + report.lock + "'",
+                                          .got = report.wanted ? "one that is not compiled for such calls yet"
+                                                 : known       ? "a refusal by its own rules"
+                                                               : "no kernel of that id for this operation",
+                                          .fix = "`layerzero explain` shows the reasons; unlock, or change the call"});
   }
   return Status(StatusCode::kNoKernel, {.field = std::string(id),
                                         .wanted = "a kernel that may run here",

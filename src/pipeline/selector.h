@@ -44,6 +44,9 @@ struct SelectionReport {
   uint64_t policy_hash = 0;
   PolicyFacts policy_facts{};
   bool temporary = false;  // depends on temporary facts (memory, a library's probe): not to be cached
+  // A kernel that would have been chosen if it were compiled for such calls, and their kind; nullptr: none.
+  const KernelEntry* wanted = nullptr;
+  JitKind wanted_kind;
 };
 
 // The class of a request that the plan cache does not have.
@@ -141,11 +144,14 @@ class Selector {
     std::span<const KernelEntry* const> failed;
     bool least_memory = false;  // the smallest workspace wins: memory is short
     bool host_kernels = false;
+    bool may_compile = false;  // nothing else serves the call
   };
   Result<SelectionReport> Evaluate(Request& request, const OperationPolicy& policy, const Without& without);
   void FilterByHealth(Request& request, const OperationPolicy& policy, const Without& without,
                       std::vector<Candidate>* candidates);
   int Best(Request& request, const Policy& policy, const Without& without, std::vector<Candidate>* candidates);
+  const KernelEntry* WantedIfCompiled(Request& request, const Policy& policy, const Without& without,
+                                      const SelectionReport& report);
   std::vector<const Backend*> UntriedBackends(const Request& request) const;
   Status LostDevice(const Request& request);
   Result<SelectionReport> EvaluateProven(Request& request, const OperationPolicy& policy, Proofs proofs);

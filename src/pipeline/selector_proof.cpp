@@ -64,9 +64,6 @@ Result<SelectionReport> Selector::EvaluateProven(Request& r, const OperationPoli
   }
 }
 
-// The source of references that lz.compile_references compiles for single calls.
-constexpr std::string_view kCompiledReferences = "inductor";
-
 // Returns an entry if the winner of `report` is a reference that the user did not choose; nullptr if there is nothing
 // better for such a device.
 ReferenceUses::Counted* Selector::ReferenceUseOf(const SelectionReport& report) {
@@ -75,7 +72,8 @@ ReferenceUses::Counted* Selector::ReferenceUseOf(const SelectionReport& report) 
   std::vector<std::string> libraries;
   for (const Candidate& c : report.candidates) {
     const KernelEntry& k = *c.kernel;
-    if (k.spec.reference || k.source == kCompiledReferences) continue;
+    const bool compiled = k.jit.when == Jit::kRecorded || k.jit.when == Jit::kDone;  // a reference too
+    if (k.spec.reference || compiled) continue;
     others |= !IsOfOtherPlatform(c);
     if (LacksItsLibraryAlone(c)) libraries.push_back(k.backend ? k.backend->name : k.source);
   }

@@ -166,6 +166,7 @@ class Merger {
     set("fallback_enabled", policy.fallback_enabled);
     set("explain_enabled", policy.explain_enabled);
     set("allow_adaptation", policy.allow_adaptation);
+    set("allow_jit_compile", policy.allow_jit_compile);
     set("log_selections", policy.log_selections);
     set("log_json", policy.log_json);
     set("deterministic", policy.deterministic);
@@ -189,6 +190,7 @@ class Merger {
     set("trace.opentelemetry", policy.trace_opentelemetry);
     set("trace.nvtx", policy.trace_nvtx);
     set("hold_numerics", policy.hold_numerics);
+    set("jit.fail_on_no_fallback", policy.jit_fail_on_no_fallback);
     set("health.failures", policy.health_failures);
     set("health.retry_s", policy.health_retry_s);
     set("health.error_budget", policy.health_error_budget);

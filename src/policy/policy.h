@@ -94,6 +94,8 @@ struct Policy {
   std::map<std::string, int> lock_layers;         // lock name -> index of its layer: the higher one wins
   uint64_t hash = 0;  // hash of every value, not of paths, layer names and lines: equal content, equal hash, in
                       // any process
+  bool allow_jit_compile = false;
+  bool jit_fail_on_no_fallback = true;
 };
 
 // A lock that covers an operation.

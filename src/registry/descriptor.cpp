@@ -248,7 +248,8 @@ RowExtras ExtrasOf(const Descriptor& descriptor, const DescribedKernel& kernel) 
           .origin = descriptor.plugin_origin,
           .notes = {kernel.notes.begin(), kernel.notes.end()},
           .transform_cost_hint = kernel.transform_cost_hint,
-          .workspace_bytes = std::string(kernel.workspace_bytes)};
+          .workspace_bytes = std::string(kernel.workspace_bytes),
+          .jit = kernel.jit};
 }
 
 std::string Sha256Hex(std::string_view bytes) {

@@ -8,6 +8,8 @@
 // CUDA admits nothing (null means "no limit"). registry/fact_table.h has the effect of each fact.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -35,6 +37,23 @@ struct Requirement {
 
 struct DescriptorStorage;  // owns the data that the specs' views refer to
 
+// When a row's kernel is compiled. What is compiled at its first call of a kind must not get a call of another kind.
+enum class Jit : uint8_t {
+  kNone,       // before the process starts
+  kFirstCall,  // by its library, at the first call of each kind: Registry::SetJit says which kinds it has had
+  kRecorded,   // by LayerZero, for recorded calls, as kernels of their own: no call gets this row
+  kDone,       // such a kernel
+};
+inline constexpr std::array<std::string_view, 4> kJitNames = {"none", "first_call", "recorded", "done"};
+
+// What distinguishes the kinds of calls for which a kernel is compiled again, besides dtypes, which optional tensors
+// are given, options and the layout.
+struct JitKey {
+  Jit when = Jit::kNone;
+  std::vector<std::string> fields;     // by their values: "hidden"
+  std::vector<Constraint> conditions;  // by whether they hold: rows == 1
+};
+
 // One kernel in one operation. Its views refer to the descriptor's storage.
 struct DescribedKernel {
   KernelSpec spec;
@@ -43,6 +62,7 @@ struct DescribedKernel {
   double transform_cost_hint = 0;                // points of the score
   std::vector<std::string_view> notes;           // free text for readers
   std::vector<const Requirement*> requirements;  // the descriptor's and the kernel's own
+  JitKey jit;
 };
 
 // Movable, immutable; must outlive everything that holds its views. A registered one lives as long as the process.
@@ -66,6 +86,7 @@ struct RowExtras {
   std::vector<std::string> notes;
   double transform_cost_hint = 0;
   std::string workspace_bytes;
+  JitKey jit;
 };
 RowExtras ExtrasOf(const Descriptor& descriptor, const DescribedKernel& kernel);
 

@@ -416,6 +416,38 @@ Status KernelReader::Preferences() {
   return {};
 }
 
+// {"when": "first_call", "key": ["hidden", {"field": "rows", "relation": "==", "operand": 1}]}
+Status KernelReader::JitKeys() {
+  const auto at = kernel_.find("jit");
+  if (at == kernel_.end() || at->is_null()) return {};
+  if (!at->is_object()) return Bad("jit", "an object", *at);
+  JitKey& jit = out_->jit;
+  for (const auto& [name, value] : at->items()) {
+    if (name == "when") {
+      const auto known = std::ranges::find(kJitNames, value.is_string() ? value.get<std::string>() : "");
+      if (known == kJitNames.end()) return Bad("jit.when", "first_call, recorded, done or none", value);
+      jit.when = Jit(known - kJitNames.begin());
+    } else if (name != "key" || !value.is_array()) {
+      return Bad("jit." + name, "`when`, and `key`: a list", value);
+    }
+  }
+  const json key = at->value("key", json::array());
+  if (jit.when != Jit::kFirstCall && !key.empty()) return Bad("jit.key", "none unless `when` is first_call", key);
+  for (size_t i = 0; i < key.size(); ++i) {
+    const std::string place = place_ + ".jit.key[" + std::to_string(i) + "]";
+    if (!key[i].is_string()) {
+      std::vector<Constraint>& rows = storage_->rows.emplace_back();
+      LZ_RETURN_IF_ERROR(ReadConstraint(key[i], place, &rows));
+      jit.conditions.insert(jit.conditions.end(), rows.begin(), rows.end());
+      continue;
+    }
+    const auto fields = FieldsNamed(key[i].get<std::string>());
+    if (fields.empty()) return DescriptorError(place, "a field of " + std::string(operation_.id), JsonText(key[i]));
+    jit.fields.insert(jit.fields.end(), fields.begin(), fields.end());
+  }
+  return {};
+}
+
 Status KernelReader::Requirements() {
   const auto at = kernel_.find("requires");
   if (at == kernel_.end() || at->is_null()) return {};

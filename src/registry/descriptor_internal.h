@@ -91,6 +91,7 @@ class KernelReader {
   Status ReadConstraint(const json& row, const std::string& place, std::vector<Constraint>* to);
   Status ConstraintValues(const json& row, const std::string& place, Constraint* c);
   Status Operand(const json& value, const std::string& place, const Field* field, int64_t* out) const;
+  Status JitKeys();
   Status Requirements();
   Status Unsupported();
   Status DtypeFlags();

@@ -107,7 +107,8 @@ Status KernelReader::Read(DescribedKernel* out) {
       &KernelReader::HeadDims,    &KernelReader::Lengths,     &KernelReader::Gqa,           &KernelReader::Arguments,
       &KernelReader::MaskTypes,   &KernelReader::QuantScales, &KernelReader::PackedWeights, &KernelReader::KvCache,
       &KernelReader::Memory,      &KernelReader::Behaviour,   &KernelReader::Grid,          &KernelReader::Tp,
-      &KernelReader::Constraints, &KernelReader::Preferences, &KernelReader::Requirements,  &KernelReader::Workspace,
+      &KernelReader::Constraints, &KernelReader::Preferences, &KernelReader::JitKeys,       &KernelReader::Requirements,
+      &KernelReader::Workspace,
   });
   for (Step step : kSteps) LZ_RETURN_IF_ERROR((this->*step)());
   out->spec.constraints = storage_->rows.emplace_back(std::move(rows_));

@@ -92,7 +92,7 @@ inline constexpr auto kFacts = std::to_array<Fact>({
     {"transform_cost_hint", FactUse::kScore, "additional points for calls whose tensors are converted"},
     {"fuses_ops", FactUse::kUnsupported, "a call is one operation: nothing is fused with its neighbors"},
     {"tp_invariance", FactUse::kRule, "policy.tp.size, .require_tp_invariant and .reduction_order"},
-    {"jit", FactUse::kUnsupported, "no kernel is compiled at a call"},
+    {"jit", FactUse::kRule, "JIT_DISABLED until it was compiled for such calls"},
     {"supports_offsets", FactUse::kUnsupported, "no operation is about tokens"},
     {"supports_normalizers", FactUse::kUnsupported, "no operation is about tokens"},
     {"supports_pretokenizers", FactUse::kUnsupported, "no operation is about tokens"},

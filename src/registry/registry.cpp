@@ -6,7 +6,6 @@
 #include "base/library_file.h"
 #include "base/reclaimer.h"
 #include "platform/device.h"
-#include "registry/descriptor.h"
 #include "registry/implied_rows.h"
 #include "registry/refused_libraries.h"
 
@@ -39,10 +38,14 @@ void Registry::ForEachRow(const Building& b, Each&& each) {
     for (const KernelEntry* k : kernels) {
       all(k->rows);
       for (const ResolvedPreference& p : k->preferences) all(p.when);
+      all(k->jit.fields);  // facts are made for what some row reads
+      all(k->jit.conditions);
+      all(k->jit.never);
     }
   }
   for (const HeldRow& held : b.held) each(held.row);
   all(b.measured);
+  all(b.jit);
 }
 
 Registry::Registry(Libraries libraries) : libraries_(std::move(libraries)) {
@@ -169,6 +172,7 @@ Status Registry::Prepare(const Registration& r, KernelEntry* entry, std::vector<
     if (!row.ok()) return Refuse(spec.id, row.status().parts().wanted, row.status().parts().got);
     entry->rows.push_back(std::move(*row));
   }
+  if (r.extras) LZ_RETURN_IF_ERROR(ResolveJit(r.extras->jit, entry, predicates));
   return ResolvePreferences(spec, entry, predicates);
 }
 
@@ -357,6 +361,7 @@ void Registry::PublishState(const Operation& op) {
   state.predicates = b.predicates;
   state.variant_conditions = b.variant_conditions;
   state.kernels = b.kernels;
+  state.jit_ready = b.jit_ready;
   ForEachRow(b, [&](const Row& row) { state.classifier.Add(op, row); });
   state.classifier.Finish();
   op.Publish(&state);

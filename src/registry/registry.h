@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,12 +16,11 @@
 #include "core/kernel.h"
 #include "core/status.h"
 #include "registry/classifier.h"
+#include "registry/descriptor.h"
 #include "registry/expression.h"
 #include "registry/operation.h"
 
 namespace lz {
-
-struct RowExtras;
 
 // Availability of a kernel in this process, with the reason if it cannot run.
 struct Availability {
@@ -50,6 +50,14 @@ struct ResolvedPreference {
   int32_t priority;
 };
 
+// A JitKey with its rows resolved. A kind of calls is the values of `fields` and whether each of `conditions` holds.
+struct ResolvedJit {
+  Jit when = Jit::kNone;
+  std::vector<Row> fields, conditions;
+  std::vector<Row> never;  // where these do not hold nothing is compiled, whatever the policy says: in captures
+};
+using JitKind = std::vector<int64_t>;
+
 // A registered kernel. Immutable; valid for the life of the process.
 struct KernelEntry {
   KernelSpec spec;
@@ -68,6 +76,7 @@ struct KernelEntry {
   double transform_cost_hint = 0;             // additional points of the score if tensors are converted
   std::optional<Expression> workspace_bytes;  // for host kernels; native ones have spec.workspace
   bool removed = false;                       // used by the registry only, under its mutex
+  ResolvedJit jit;
 };
 
 // Published as a whole for each operation. A replaced state is freed when no reader is left: it may be read only inside
@@ -78,6 +87,7 @@ struct OperationState {
   std::vector<Predicate> predicates;
   std::vector<std::vector<Row>> variant_conditions;
   std::vector<std::vector<const KernelEntry*>> kernels;  // by variant, in order of registration
+  std::map<const KernelEntry*, std::set<JitKind>> jit_ready;
 };
 
 class Registry {
@@ -122,6 +132,10 @@ class Registry {
   using MeasuredConditions = std::map<const Operation*, std::vector<Constraint>>;
   Status ReplaceMeasured(const MeasuredConditions& conditions);
 
+  // Says that a kernel of Jit::kFirstCall is ready for a kind of calls, or that it never will be; calls of this kind
+  // and of others are different classes from then on.
+  void SetJit(const KernelEntry& kernel, const JitKind& kind, bool ready);
+
   // Resolves a rule of `op`; may add a predicate to `predicates`.
   static Result<Row> Resolve(const Operation& op, const Constraint& constraint, std::vector<Predicate>* predicates);
 
@@ -149,6 +163,8 @@ class Registry {
     std::vector<std::vector<const KernelEntry*>> kernels;
     std::vector<HeldRow> held;  // from policies
     std::vector<Row> measured;  // from measurements
+    std::vector<Row> jit;       // of kinds of calls that SetJit was called with
+    std::map<const KernelEntry*, std::set<JitKind>> jit_ready;
     std::unique_ptr<const OperationState> state;
   };
   static bool IsIdle(const HeldRow& held) { return held.holders == 0; }
@@ -162,6 +178,7 @@ class Registry {
   static Result<std::vector<Row>> ResolveAll(const Operation& op, std::span<const Constraint> conditions,
                                              std::vector<Predicate>* predicates);
   static Status ResolvePreferences(const KernelSpec& spec, KernelEntry* entry, std::vector<Predicate>* predicates);
+  static Status ResolveJit(const JitKey& key, KernelEntry* entry, std::vector<Predicate>* predicates);
   Status Prepare(const Registration& registration, KernelEntry* entry, std::vector<Predicate>* predicates);
   void PublishState(const Operation& op);
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("layerzero")
+layerzero = pytest.importorskip("layerzero")
+layerzero.configure(allow_jit_compile=True)  # tests name kernels of libraries that compile at their first call
 
 
 def pytest_addoption(parser):

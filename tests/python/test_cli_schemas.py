@@ -49,6 +49,7 @@ def test_every_command_has_a_schema():
     assert published == commands | {"error"}
 
 
+READY = 0 if layerzero.readiness_check().ready else 1  # of the machine: a library that does not fit is not ready
 CALLS = {
     "doctor": (["doctor"], 0),
     "backends": (["backends"], 0),
@@ -64,6 +65,7 @@ CALLS = {
     "validate": (["validate", "hwy.norm.rms", *NORM], 0),
     "validate refused": (["validate", "zentorch.rms_norm", *NORM], 1),
     "policy_show": (["policy", "show", "--all"], 0),
+    "readiness": (["readiness"], READY),
     "bench_host": (HOST, 0),
     "bench_threads": (["bench", "threads", "--rounds", "2"], 0),
     "bench_ops": (["bench", "ops", "--operations", "cast", "--rounds", "4"], 0),

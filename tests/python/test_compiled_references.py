@@ -2,10 +2,10 @@
 handful of operations is taken for all; tests/gpu runs every operation on the device."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -16,8 +16,9 @@ if shutil.which("g++") is None:
 import layerzero as lz  # noqa: E402
 from conformance_calls import call_door, engine_accepts, problems  # noqa: E402
 from layerzero import _layerzero, backends  # noqa: E402
-from layerzero.backends.inductor import recording, rows, worker  # noqa: E402
+from layerzero.backends.inductor import recording, rows  # noqa: E402
 from layerzero.contracts import contracts  # noqa: E402
+from layerzero.jit import work  # noqa: E402
 from operation_cases import few  # noqa: E402
 
 EAGER = {"allow_sources": ["torch", "inductor"]}  # a machine without own kernels
@@ -183,8 +184,8 @@ def test_what_cannot_be_traced_is_compiled_from_the_reference_or_reported(monkey
         facts = {"input": recording.TensorFacts("float32", (2, width), (width, 1))}
         planted = recording.Eager("tests.reads", reads)
         one = recording.Call(call.name, call.operation, "cpu", None, facts, call.scalars, planted)
-        worker.add([one])
-        worker.wait(one, None)
+        work.add([one])
+        work.wait(one, None)
         assert one.state == state, one.detail
         return one
 
@@ -217,17 +218,20 @@ def test_the_block_notes_a_limited_number_of_classes():
         lz.compile_references(limit=0)
 
 
-def test_the_oldest_waiting_call_is_given_up(monkeypatch):
-    monkeypatch.setattr(worker, "MOST_WAITING", 2)
-    monkeypatch.setattr(worker, "_thread", threading.current_thread())  # alive: none is started
-    calls = [
-        recording.Call("rope", "posenc.rope", "cpu", None, {}, {"n": n}, recording.Eager("a", len)) for n in range(3)
-    ]
-    try:
-        worker.add(calls)
-        assert [c.state for c in calls] == ["failed", "waiting", "waiting"] and "were waiting" in calls[0].detail
-    finally:
-        worker._waiting.clear()
+def test_what_was_compiled_is_loaded_by_the_next_process(tmp_path):
+    """Two processes with one cache of LayerZero and caches of Inductor of their own: the second one compiles nothing."""
+    program = (
+        "import json, torch, layerzero as lz\nfrom layerzero.jit import work\n"
+        "x, t = torch.ones(2, 3, 4, 8), torch.ones(3, 8)\n"
+        f"with lz.policy(**{EAGER}), lz.compile_references() as compiled: lz.rope(x, t, t)\n"
+        "(call,) = compiled.wait()\nassert call.state == 'ready', call.detail\n"
+        f"with lz.policy(**{EAGER}): y = lz.rope(x, t, t, kernel=call.kernel_id)\n"
+        "assert torch.equal(y, lz.rope(x, t, t))\nprint(work.counts().from_cache)\n"
+    )
+    for name, loaded in (("first", "0"), ("second", "1")):
+        own = {"LAYERZERO_CACHE_DIR": str(tmp_path / "cache"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / name)}
+        done = subprocess.run([sys.executable, "-c", program], env=os.environ | own, capture_output=True, text=True)
+        assert done.stdout.split() == [loaded], done.stderr
 
 
 def test_gradients_are_served_by_the_expression(rope):

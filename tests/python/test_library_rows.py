@@ -149,7 +149,7 @@ def test_a_planted_fault_is_found(fault):
     row = row | {"kernel_id": f"stand_in.{module}", "adapter": f"{module}:rms_norm", "requires_layouts": ["any"]}
     row |= {"dtypes": ["float32", "bfloat16"], "requires_contiguous": True, "accepts": ["weight"]}
     document = {"schema_version": "1.0", "backend": module, "backend_version": "1", "platform": "cpu"}
-    del row["extends"]
+    del row["extends"], row["jit"]
     backends.register(document | {"ops": {"norm.rms": [row]}})
     ROWS[module] = ("norm.rms", row)
     try:

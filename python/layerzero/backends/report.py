@@ -11,7 +11,6 @@ from typing import Any
 
 from layerzero import _layerzero, backends
 from layerzero.backends import compatibility
-from layerzero.backends.inductor.rows import SOURCE as COMPILED
 from layerzero.host.policy import IN_PROCESS, is_allowed, isolation
 
 PCI = Path("/sys/bus/pci/devices")
@@ -163,7 +162,7 @@ def served_by_reference(
     kernels = json.loads(_layerzero.kernels(None))
     for platform in dict.fromkeys(device["platform"] for device in devices["devices"]):
         own = [k for k in kernels if k["platform"] in ("any", platform) and not k["reference"]]
-        own = [k for k in own if k["backend"] != COMPILED]  # they are compiled references, and only of recorded calls
+        own = [k for k in own if k["jit"] not in ("recorded", "done")]  # compiled references are references
         served = {k["operation"] for k in own if k["usable"] is not False}
         for operation in sorted({k["operation"] for k in kernels} - served):
             libraries = dict.fromkeys(k["backend"] for k in own if k["operation"] == operation)

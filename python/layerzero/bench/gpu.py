@@ -361,7 +361,7 @@ def run(
 ) -> tuple[dict[str, Any], list[Ranking]]:
     """Returns the report and the rankings, of which ranking.records makes a prior. `seconds`: no case begins later."""
     columns = device_columns(device)
-    with torch.no_grad(), torch.cuda.device(device):
+    with torch.no_grad(), torch.cuda.device(device), lz.policy(allow_jit_compile=True):
         found, failed, ended = _measure_all(cases, rounds, device, seconds, on_step)
         regret = ranking.judge(found, device, **columns)
         first = {case.operation: case for case in cases[::-1]}

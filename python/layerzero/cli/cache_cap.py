@@ -1,6 +1,6 @@
 """layerzero cache cap."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -8,10 +8,16 @@ from layerzero.cli._output import Json, print_json, read_size, size_text
 
 
 def command(size: Annotated[str, typer.Argument(help="bytes, or 500MiB, 2GiB")], json: Json = False) -> None:
-    """Removes converted models and packed weights, the least recently used first, until the rest fits into SIZE."""
+    """Removes converted models, packed weights and compiled kernels, each the least recently used first, until the rest fits into SIZE."""
+    from layerzero.jit import store
     from layerzero.models import disk_cache
 
     removed = disk_cache.cap(read_size(size))
+    rest = read_size(size) - sum(entry["bytes"] for entry in disk_cache.entries())
+    show(removed + store.cap(max(0, rest)), json)
+
+
+def show(removed: list[dict[str, Any]], json: bool) -> None:
     freed = sum(entry["bytes"] for entry in removed)
     if json:
         print_json({"removed": removed, "freed_bytes": freed})

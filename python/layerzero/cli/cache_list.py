@@ -6,10 +6,11 @@ from layerzero.cli._output import Json, Verbose, print_json, print_table, size_t
 
 
 def command(verbose: Verbose = False, json: Json = False) -> None:
-    """Lists converted models, packed weights and findings of kernelize on disk, the least recently used first. The folder: $LAYERZERO_CACHE_DIR, else `cache_dir` of the policy, else layerzero in $XDG_CACHE_HOME or ~/.cache."""
+    """Lists converted models, packed weights, compiled kernels and findings of kernelize on disk, the least recently used first. The folder: $LAYERZERO_CACHE_DIR, else `cache_dir` of the policy, else layerzero in $XDG_CACHE_HOME or ~/.cache."""
+    from layerzero.jit import store
     from layerzero.models import disk_cache
 
-    found = disk_cache.entries()
+    found = sorted(disk_cache.entries() + store.entries(), key=lambda entry: entry["used_at"])
     total = sum(entry["bytes"] for entry in found)
     if json:
         print_json({"folder": str(disk_cache.cache_dir()), "entries": found, "bytes": total})

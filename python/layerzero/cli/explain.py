@@ -142,6 +142,8 @@ def _grouped(refused: list) -> dict[str, list[str]]:
         elif codes & {"NOT_INSTALLED", "BACKEND_IMPORT_FAILED"}:
             missing = next(r for r in candidate.reasons if r.code in ("NOT_INSTALLED", "BACKEND_IMPORT_FAILED"))
             why = str(missing)
+        elif candidate.only_lacks_compilation:
+            why = "JIT_DISABLED: not compiled for this call"
         else:
             why = "\n".join(dict.fromkeys(map(str, candidate.reasons)))
         found.setdefault(why, []).append(candidate.kernel_id)

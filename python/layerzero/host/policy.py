@@ -54,12 +54,26 @@ class Isolation(NamedTuple):
         return self.containers.get(library) or self.containers.get("default", {})
 
 
+class Jit(NamedTuple):
+    """How kernels are compiled while the process runs (the policy's section `jit`)."""
+
+    enable_background_compile: bool
+    compile_queue_max_size: int
+    max_concurrent_jit: int
+    memory_mb: int
+    manifest_path: str
+    manifest_stale_days: float
+    cache_max_mb: int
+    headroom_mb: int  # memory_headroom_mb
+
+
 class _Traits(NamedTuple):
     has_locks: bool
     is_strict: bool
     allowed_sources: tuple[str, ...]
     names_kernels: bool
     isolation: Isolation
+    jit: Jit
 
 
 @functools.lru_cache(maxsize=64)
@@ -75,6 +89,7 @@ def _traits(scope_id: int, changes: int) -> _Traits:
             keys["backend_containers"],
             *(keys[f"isolation.{name}"] for name in Isolation._fields[2:]),
         ),
+        jit=Jit(*(keys[f"jit.{name}"] for name in Jit._fields[:-1]), keys["memory_headroom_mb"]),
     )
 
 
@@ -107,6 +122,11 @@ def names_kernels() -> bool:
 def isolation() -> Isolation:
     """Returns where Python kernels run in this process."""
     return _traits(0, _changes).isolation
+
+
+def jit_settings() -> Jit:
+    """Returns how this process compiles kernels."""
+    return _traits(0, _changes).jit
 
 
 def policy_in_force() -> dict[str, Any]:

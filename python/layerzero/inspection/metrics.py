@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from typing import Any
 
 from layerzero import _layerzero
@@ -21,7 +22,8 @@ class Metrics(Record):
     misses were selected for the call, fallbacks ran after another kernel of the call had failed; seconds is the host time of runs
     that succeeded, buckets how many of them took less than a number of nanoseconds and at least half of it. libraries:
     {"name", "tried"} of each installed kernel library: one that is not tried yet is imported and tested by the first
-    call that may use it.
+    call that may use it. jit: kernels that are {waiting, compiling} now, and how many became {ready, failed, dropped} in how
+    many {seconds}, {from_cache} of the ready ones without a compilation; {warmup}: how many calls of lz.warmup are ready.
     """
 
     __slots__ = ()
@@ -55,12 +57,21 @@ def metrics() -> Metrics:
             "counting": stats["counting"],
             "runs": [_with_hits(run) for run in stats["runs"]],
             "libraries": _libraries(),
+            "jit": _compilation(),
         }
     )
 
 
 def _with_hits(run: dict[str, Any]) -> dict[str, Any]:
     return run | {"hits": max(0, run["runs"] - run["misses"] - run["fallbacks"])}
+
+
+def _compilation() -> dict[str, Any]:
+    """Returns the counts of the compiler's queue, without importing it: all 0 in a process that has compiled nothing."""
+    work, state = sys.modules.get("layerzero.jit.work"), sys.modules.get("layerzero.jit.state")
+    names = ("waiting", "compiling", "ready", "failed", "dropped", "from_cache", "seconds")
+    counts = work.counts()._asdict() if work is not None else dict.fromkeys(names, 0)
+    return counts | {"warmup": state.warmups() if state is not None else {"runs": 0, "calls": 0, "ready": 0}}
 
 
 def _libraries() -> list[dict[str, Any]]:

@@ -74,6 +74,11 @@ class Candidate(Record):
     def __getitem__(self, key: str) -> Any:
         return [Reason(**r) for r in self._data[key]] if key == "reasons" else super().__getitem__(key)
 
+    @property
+    def only_lacks_compilation(self) -> bool:
+        """True if the kernel would take the call, and is not compiled for such calls."""
+        return {reason["code"] for reason in self._data["reasons"]} == {"JIT_DISABLED"}
+
     def ranked(self) -> str:
         """Returns which condition of the call changed the kernel's priority: "ranked lower, 5 instead of 60: rows >= 1024".
 
@@ -181,13 +186,17 @@ class SelectionReport(Record):
 
     def __str__(self) -> str:
         lines = [f"{self.operation} on {self.device.name}: {self.kernel_id or 'no kernel'}"]
+        waiting = [c.kernel_id for c in self.candidates if c.only_lacks_compilation]
         for candidate in self.candidates:
+            if candidate.only_lacks_compilation:
+                continue
             if candidate.admissible:
                 why = ", ".join(filter(None, (f"score {candidate.score:g}", candidate.ranked())))
             else:
                 why = "; ".join(dict.fromkeys(map(str, candidate.reasons)))
             mark = "*" if candidate.kernel_id == self.kernel_id else " "
             lines.append(f" {mark} {candidate.kernel_id}: {why}")
+        lines += [f"   not compiled for this call: {', '.join(waiting)}"] if waiting else []
         lines += [f"   {note}" for note in self.to_dict().get("notes", [])]
         return "\n".join(lines)
 

@@ -33,6 +33,8 @@ def main_reason(candidate, chosen):
     if candidate.kernel_id.startswith("ref."):
         return "reference, for checking only"
     if not candidate.admissible:
+        if candidate.only_lacks_compilation:
+            return "not compiled"
         reason = candidate.reasons[0]
         return f"{reason.field}: wants {reason.wanted}, got {reason.got}" if reason.wanted else str(reason)
     if candidate.score < chosen.score:

@@ -21,10 +21,15 @@ def cache_dir() -> pathlib.Path:
 
 
 def model_folder(*parts: str) -> pathlib.Path:
-    """Returns a folder of the cache for a model's files, which may not exist yet. UntrustedFileError (an OSError): other
-    users can write the cache, and nothing in it is read or written."""
+    """Returns a folder of the cache for a model's files: see checked_folder()."""
+    return checked_folder("models", *parts)
+
+
+def checked_folder(*parts: str) -> pathlib.Path:
+    """Returns a folder of the cache, which may not exist yet. UntrustedFileError (an OSError): other users can write the
+    cache, and nothing in it is read or written."""
     folder = cache_dir()
-    made = folder.joinpath("models", *parts)
+    made = folder.joinpath(*parts)
     for checked in (folder, *made.relative_to(folder).parents, made):
         _layerzero.check_trusted(str(folder / checked))
     return made

@@ -108,6 +108,18 @@ def _families(data: dict[str, Any]) -> Iterator[Metric]:
     for b in breakers():
         open_breakers.add_metric([b["operation"], b["kernel_id"], b["device"], b["state"]], 1)
     yield open_breakers
+    yield from _compilation(data["jit"])
+
+
+def _compilation(jit: dict[str, Any]) -> Iterator[Metric]:
+    yield GaugeMetricFamily("layerzero_jit_queue", "Kinds of calls that wait for a compilation.", value=jit["waiting"])
+    done = CounterMetricFamily("layerzero_jit_compilations", "Compilations, by their end.", labels=("state",))
+    for state in ("ready", "failed", "dropped", "from_cache"):
+        done.add_metric([state], jit[state])
+    yield done
+    yield CounterMetricFamily("layerzero_jit_seconds", "Time spent on compilations.", value=jit["seconds"])
+    share = jit["warmup"]["ready"] / jit["warmup"]["calls"] if jit["warmup"]["calls"] else 0.0
+    yield GaugeMetricFamily("layerzero_warmup_completeness", "Calls of warm-ups that are ready, of all.", value=share)
 
 
 def _one(count: float) -> list[tuple[list[str], float]]:

@@ -1,4 +1,4 @@
-"""`lz.serve_metrics`: an HTTP server for Prometheus and for `layerzero top`."""
+"""`lz.serve_metrics`: an HTTP server for Prometheus, for `layerzero top` and for probes of liveness and readiness."""
 
 import json
 import os
@@ -16,12 +16,15 @@ import prometheus_client
 from layerzero import _layerzero, configure
 from layerzero.errors import InvalidRequestError, WrongTypeError
 from layerzero.inspection.metrics import metrics
+from layerzero.jit.readiness import ReadinessReport, is_alive, readiness_check
 from layerzero.telemetry.health import breakers
 from layerzero.telemetry.prometheus import registry
 
 DEFAULT_PORT = 9464
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 STATE = "/state.json"
+LIVE, READY = "/livez", "/readyz"  # for probes
+_FRESH = 1.0  # seconds for which an answer about readiness holds
 
 
 class MetricsServer:
@@ -66,7 +69,8 @@ class MetricsServer:
 
 
 def serve_metrics(port: int = DEFAULT_PORT, host: str = "127.0.0.1") -> MetricsServer:
-    """Serves lz.metrics() at http://host:port/metrics for Prometheus, and for `layerzero top`, until close().
+    """Serves lz.metrics() at http://host:port/metrics for Prometheus, and for `layerzero top`, until close(). /livez answers
+    200 until a restart is the only help, then 503; /readyz answers 200 or 503, with lz.readiness_check() as JSON.
 
     `port` 0: any free one. `host`: only programs of this machine may read it unless another one is given; it has names
     of operations and kernels, and counts. Runs are counted from here on. Needs prometheus_client.
@@ -87,11 +91,13 @@ def state() -> dict[str, Any]:
 
 
 class _Application:
-    """/metrics and /state.json. A loopback server answers no other host name: a web page could have made one point here."""
+    """/metrics, /state.json, /livez and /readyz. A loopback server answers no other host name: a web page could have made one point here."""
 
     def __init__(self, host: str) -> None:
         self._only_local = host in LOOPBACK
         self._metrics = prometheus_client.make_wsgi_app(registry())
+        self._guard, self._checked = threading.Lock(), 0.0
+        self._report: ReadinessReport | None = None
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         asked = str(environ.get("HTTP_HOST", "localhost")).rsplit(":", 1)[0].strip("[]")
@@ -102,7 +108,26 @@ class _Application:
             return self._metrics(environ, start_response)
         if path == STATE:
             return _answer(start_response, "200 OK", json.dumps(state()).encode(), "application/json")
-        return _answer(start_response, "404 Not Found", b"wanted /metrics or /state.json\n")
+        if path == LIVE:
+            alive, why = is_alive()
+            return _answer(start_response, _STATUS[alive], f"{why}\n".encode())
+        if path == READY:
+            report = self._readiness()
+            return _answer(
+                start_response, _STATUS[report.ready], json.dumps(report.to_dict()).encode(), "application/json"
+            )
+        wanted = ", ".join(("/metrics", STATE, LIVE, READY))
+        return _answer(start_response, "404 Not Found", f"wanted one of {wanted}\n".encode())
+
+    def _readiness(self) -> ReadinessReport:
+        """Returns a report that is at most a second old: probes of several watchers cost one check."""
+        with self._guard:
+            if self._report is None or time.monotonic() - self._checked > _FRESH:
+                self._report, self._checked = readiness_check(), time.monotonic()
+            return self._report
+
+
+_STATUS = {True: "200 OK", False: "503 Service Unavailable"}
 
 
 def _answer(start_response: Callable[..., Any], status: str, body: bytes, kind: str = "text/plain") -> list[bytes]:

@@ -268,7 +268,7 @@ def on_cpu(library):
     for operation, row in rows_of(library):
         document["ops"].setdefault(operation, []).append(row)
     for row in (*document["templates"].values(), *(row for rows in document["ops"].values() for row in rows)):
-        for fact in ("min_sm", "max_sm", "requires"):
+        for fact in ("min_sm", "max_sm", "requires", "jit"):
             row.pop(fact, None)
         if "kernel_id" in row:
             row["kernel_id"] = "stand_in." + row["kernel_id"]

@@ -23,14 +23,15 @@ ALIKE = 3  # classes that differ in sizes alone, from which on these are free
 
 
 class CompiledCall(NamedTuple):
-    """A class of calls that was recorded. state: "waiting", "compiling", "ready", "failed" or "skipped"."""
+    """A class of calls that was recorded. state: "waiting", "compiling", "ready", "failed", "skipped" or "dropped"
+    (too many others were waiting)."""
 
     operation: str  # "posenc.rope"
     kernel_id: str  # of the kernel that serves it when it is ready
     device: str  # "cpu", "cuda"
     inputs: str  # "float32[4,8] float32[8]"
     state: str
-    detail: str  # why it failed or was skipped
+    detail: str  # why it failed, was skipped or dropped
     seconds: float  # that it took to compile
 
 
@@ -83,6 +84,12 @@ class Call:
             found.append(f"{tensor.dtype}[{','.join(sizes)}]")
         return " ".join(found)
 
+    def compile(self) -> None:
+        """See layerzero.jit.work.Work."""
+        from layerzero.backends.inductor import worker
+
+        worker.make_ready(self)
+
     def report(self) -> CompiledCall:
         state = (self.state, self.detail, self.seconds)
         return CompiledCall(self.operation, self.kernel_id, self.device, self.text, *state)
@@ -101,8 +108,8 @@ class compile_references:
     Three classes or more that differ in the sizes of some axes alone become one in which these have any size from 2
     on. No call ever compiles. On CPUs Inductor needs a C++ compiler. Calls that write into their arguments, that need
     gradients, or whose numbers come from a seed are not compiled. On a GPU call `wait()` before a CUDA graph is
-    captured: what Inductor does on the device would end the capture with an error. Inductor keeps its results in
-    TORCHINDUCTOR_CACHE_DIR, so that a later process is ready sooner.
+    captured: what Inductor does on the device would end the capture with an error. What was compiled is kept in the
+    cache folder, so that a later process is ready sooner.
 
     limit: the most classes that one block notes; further ones are left out. An exception that leaves the block
     compiles nothing.
@@ -132,10 +139,10 @@ class compile_references:
         while self._adapters:
             backends.remove_function(self._adapters.pop())
         if error is None:
-            from layerzero.backends.inductor import worker
+            from layerzero.jit import work
 
             self._calls = {call.kernel_id: call for call in merged(list(self._calls.values()))}
-            worker.add(list(self._calls.values()))
+            work.add(list(self._calls.values()))
 
     def calls(self) -> tuple[CompiledCall, ...]:
         """Returns the recorded classes of calls and their states."""
@@ -143,11 +150,11 @@ class compile_references:
 
     def wait(self, timeout: float | None = None) -> tuple[CompiledCall, ...]:
         """Waits until every class is ready, failed or skipped, at most `timeout` seconds; returns calls()."""
-        from layerzero.backends.inductor import worker
+        from layerzero.jit import work
 
         until = None if timeout is None else time.monotonic() + timeout
         for call in self._calls.values():
-            worker.wait(call, until)
+            work.wait(call, until)
         return self.calls()
 
     def _answer(self, contract: Contract, operation: str, *values: Any) -> Any:

@@ -9,7 +9,6 @@ SOURCE = "inductor"
 PRIORITY = (
     25  # after own kernels and proven libraries; before torch's expressions (20), single functions and references
 )
-_NEVER = {"field": "device.sm", "relation": "<", "operand": 0, "code": "JIT_DISABLED"}
 
 
 def descriptor() -> dict[str, Any]:
@@ -32,7 +31,7 @@ def can_compile(contract: Contract) -> bool:
 
 def _waiting(operation: str, contract: Contract) -> dict[str, Any]:
     row = _any_call(f"{SOURCE}.{operation}", f"{__name__}:not_ready", contract, operation)
-    return row | {"dtypes": first_tensor(contract)["dtypes"], "constraints": [_NEVER]}
+    return row | {"dtypes": first_tensor(contract)["dtypes"], "jit": {"when": "recorded"}}
 
 
 def not_ready(*_: Any) -> Any:
@@ -69,6 +68,7 @@ def _any_call(kernel_id: str, adapter: str, contract: Contract, operation: str) 
         "platform": "any",
         "min_sm": None,
         "max_sm": None,
+        "jit": {"when": "done"},
     }
     if {"h_q", "h_kv"} <= set(contract["axes"]) and all(condition["field"] != "group" for condition in when):
         row["supports_gqa"] = True

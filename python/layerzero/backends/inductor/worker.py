@@ -1,76 +1,18 @@
-"""The thread that compiles recorded calls, one after the other."""
+"""Compiles recorded calls, on the thread of layerzero.jit.work."""
 
-import collections
 import dataclasses
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 from layerzero import backends
 from layerzero.backends.inductor import recording, rows
-from layerzero.backends.proof import LONGEST_ERROR
 from layerzero.contracts import host_parameter_names
 from layerzero.errors import KernelRefusedError
 
-MOST_WAITING = 1024  # calls; the oldest ones are given up
-_changed = threading.Condition()
-_waiting: collections.deque[Any] = collections.deque()
-_thread: threading.Thread | None = None
 _registered: set[str] = set()  # kernel ids that are ready
 
 
-def add(calls: list[Any]) -> None:
-    """Has calls compiled that are not skipped, and that no kernel is being compiled for."""
-    global _thread
-    with _changed:
-        for call in calls:
-            if call.state != "waiting":
-                continue
-            if len(_waiting) == MOST_WAITING:
-                _settle(_waiting.popleft(), "failed", f"more than {MOST_WAITING} calls were waiting")
-            _waiting.append(call)
-        if _waiting and (_thread is None or not _thread.is_alive()):  # a forked child has no thread
-            _thread = threading.Thread(target=_work, name="layerzero compiler", daemon=True)
-            _thread.start()
-
-
-def wait(call: Any, until: float | None) -> None:
-    """Waits until the call has been dealt with, at the latest at `until` of time.monotonic()."""
-    with _changed:
-        while call.state in ("waiting", "compiling"):
-            left = None if until is None else until - time.monotonic()
-            if left is not None and left <= 0:
-                return
-            _changed.wait(left)
-
-
-def _settle(call: Any, state: str, detail: str = "") -> None:
-    with _changed:
-        call.state, call.detail = state, detail
-        _changed.notify_all()
-
-
-def _work() -> None:
-    """Ends when nothing is waiting."""
-    while True:
-        with _changed:
-            if not _waiting:
-                return
-            call = _waiting.popleft()
-        _settle(call, "compiling")
-        begin = time.perf_counter()
-        try:
-            _make_ready(call)
-            state, detail = "ready", ""
-        except BaseException as error:  # a compiler's errors are of any class
-            text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-            state, detail = "failed", text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 3] + "..."
-        call.seconds = time.perf_counter() - begin
-        _settle(call, state, detail)
-
-
-def _make_ready(call: Any) -> None:
+def make_ready(call: Any) -> None:
     """Compiles what serves the call now or, if that cannot be traced, the operation's reference."""
     if call.kernel_id not in _registered:
         try:
@@ -97,6 +39,8 @@ def compiled(call: Any) -> Callable[..., Any]:
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.utils import _pytree
 
+    from layerzero.jit.examples import tensor_like
+    from layerzero.jit.inductor import from_cache
     from layerzero.torch.captures import away_from_captures
 
     names = host_parameter_names(call.name)
@@ -112,17 +56,18 @@ def compiled(call: Any) -> Callable[..., Any]:
         return outputs
 
     with away_from_captures(call.device), torch.no_grad():
-        examples = [_example(torch, call, facts) for facts in call.tensors.values()]
+        examples = [tensor_like(facts._asdict(), call.device) for facts in call.tensors.values()]
         if call.free:
             traced, mode = _with_free_axes(call, examples)
             with enable_python_dispatcher(), mode:  # without it torch has no shapes of some functions for symbols
                 graph = make_fx(expression, tracing_mode="real")(*traced)
-            run = standalone_compile(graph, traced, dynamic_shapes="from_graph", options={"config_patches": _options()})
+            how: Any = {"dynamic_shapes": "from_graph", "options": {"config_patches": _options()}}
+            run = from_cache(call, graph, _options(), lambda: standalone_compile(graph, traced, **how))
             fits = _guards(mode.shape_env, traced)
         else:
             graph = make_fx(expression, tracing_mode="fake")(*examples)
-            inputs: Any = {"dynamic_shapes": "from_example_inputs", "options": {"config_patches": _options()}}
-            run = standalone_compile(graph, examples, **inputs)
+            how = {"dynamic_shapes": "from_example_inputs", "options": {"config_patches": _options()}}
+            run = from_cache(call, graph, _options(), lambda: standalone_compile(graph, examples, **how))
             wanted = [(facts.shape, facts.strides) for facts in call.tensors.values()]
             fits = lambda tensors: [(t.shape, t.stride()) for t in tensors] == wanted  # noqa: E731
         run(*examples)
@@ -179,15 +124,6 @@ def _guards(shape_env: Any, traced: list[Any]) -> Callable[[list[Any]], bool]:
         return same and bool(eval(code, known, {"L": dict(zip(names, tensors, strict=True))}))  # noqa: S307
 
     return fits
-
-
-def _example(torch: Any, call: Any, facts: Any) -> Any:
-    """A tensor of ones; integers are 0, which is inside of every table."""
-    dtype = getattr(torch, facts.dtype)
-    tensor = torch.empty_strided(facts.shape, facts.strides, dtype=dtype, device=call.device)
-    if dtype.itemsize > 1 or dtype == torch.bool:
-        return tensor.fill_(1 if dtype.is_floating_point else 0)
-    return tensor.copy_(torch.zeros(facts.shape, dtype=torch.uint8, device=call.device).view(dtype))
 
 
 def _options() -> dict[str, Any]:
