@@ -89,7 +89,7 @@ def _traits(scope_id: int, changes: int) -> _Traits:
             keys["backend_containers"],
             *(keys[f"isolation.{name}"] for name in Isolation._fields[2:]),
         ),
-        jit=Jit(*(keys[f"jit.{name}"] for name in Jit._fields[:-1]), keys["memory_headroom_mb"]),
+        jit=Jit(**{n: keys[f"jit.{n}"] for n in Jit._fields[:-1]}, headroom_mb=keys["memory_headroom_mb"]),
     )
 
 
