@@ -61,6 +61,7 @@ class TokenCache:
             return self._stats | {"entries": len(self._entries)}
 
     def clear(self) -> None:
+        """Drops all entries; the counts stay."""
         with self._lock:
             self._entries.clear()
             self._stats["bytes"] = 0
