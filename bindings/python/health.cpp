@@ -3,6 +3,7 @@
 #include <string>
 
 #include "call.h"
+#include "explain.h"
 #include "gil.h"
 
 namespace lz::python {
@@ -26,6 +27,17 @@ PyObject* ResetHealth(PyObject*, PyObject* args) {
   return changed.ok() ? PyLong_FromSize_t(*changed) : Raise(changed.status());
 }
 
+PyObject* SetGraphVerdict(PyObject*, PyObject* args) {
+  PyObject* call;
+  const char *kernel, *outcome, *detail;
+  if (!PyArg_ParseTuple(args, "O!sss", &PyTuple_Type, &call, &kernel, &outcome, &detail)) return nullptr;
+  ExplainRequest q;
+  if (!ReadExplainRequest(call, &q)) return nullptr;
+  const Status status = Engine::Get().SetGraphVerdict(*q.request, kernel, outcome, detail);
+  if (!status.ok()) return Raise(status, &*q.request);
+  Py_RETURN_NONE;
+}
+
 PyObject* Shadow(PyObject*, PyObject* args) {
   int delta;
   if (!PyArg_ParseTuple(args, "i", &delta)) return nullptr;
@@ -41,6 +53,8 @@ PyObject* Shadow(PyObject*, PyObject* args) {
 PyMethodDef kHealthMethods[] = {
     {"health", Health, METH_NOARGS, "Breakers, quarantine and what they mean for the process, as JSON."},
     {"reset_health", ResetHealth, METH_VARARGS, "reset_health(kernel glob): how many breakers and rows it had."},
+    {"set_graph_verdict", SetGraphVerdict, METH_VARARGS,
+     "set_graph_verdict((operation, args, kwargs), kernel id, outcome, detail): keeps what a proof found."},
     {"shadow", Shadow, METH_VARARGS, "shadow(1 or -1): turns shadow checks of calls with a rate on or off."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -34,7 +34,9 @@ from layerzero.errors import (
     KernelExecutionError,
     KernelRefusedError,
     KVCacheFullError,
+    LayerZeroCompatibilityWarning,
     LayerZeroError,
+    LayerZeroGraphMemoryWarning,
     LayerZeroLayoutWarning,
     LayerZeroReferenceWarning,
     NoKernelFoundError,
@@ -74,6 +76,7 @@ class VersionInfo(NamedTuple):
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the import: type checkers know the name
 if TYPE_CHECKING:
+    from layerzero import graphs as graphs
     from layerzero._operations import *  # noqa: F403
     from layerzero.backends.flashinfer.plans import read_tables as read_tables
     from layerzero.backends.inductor.recording import CompiledCall as CompiledCall
@@ -160,6 +163,7 @@ _LAZY = {
     "TensorSchema": "layerzero.inspection.schemas",
     "alibi_slopes": "layerzero.positions",
     "detokenize": "layerzero.tokenizers",
+    "graphs": "layerzero.graphs",
     "health": "layerzero.inspection.health",
     "require": "layerzero.host.require",
     "profile": "layerzero.telemetry.profiling",
@@ -193,7 +197,8 @@ def _lazy(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'layerzero' has no attribute {name!r}")
     try:
-        value = getattr(importlib.import_module(_LAZY[name]), name)
+        module = importlib.import_module(_LAZY[name])
+        value = module if _LAZY[name] == f"layerzero.{name}" else getattr(module, name)
     except ImportError as error:
         from layerzero.host.optional import as_not_installed
 
@@ -217,7 +222,9 @@ __all__ = [
     "KVCacheFullError",
     "KernelExecutionError",
     "KernelRefusedError",
+    "LayerZeroCompatibilityWarning",
     "LayerZeroError",
+    "LayerZeroGraphMemoryWarning",
     "LayerZeroLayoutWarning",
     "LayerZeroReferenceWarning",
     "NoKernelFoundError",

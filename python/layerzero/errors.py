@@ -170,6 +170,14 @@ class LayerZeroReferenceWarning(UserWarning):
     """A call ran on its slow reference because no faster kernel serves it; once per operation and kind of device."""
 
 
+class LayerZeroCompatibilityWarning(UserWarning):
+    """A library's build does not fit this process, and compatibility.fail_on_incompatible is off."""
+
+
+class LayerZeroGraphMemoryWarning(UserWarning):
+    """A kernel takes more device memory inside a CUDA graph than graph.memory_delta_warning_mb, besides its results."""
+
+
 _NO_KERNEL = 3  # lz_status_code
 _BY_CODE: dict[int, type[LayerZeroError]] = {
     kind.code: kind

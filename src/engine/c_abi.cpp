@@ -126,7 +126,7 @@ int32_t OutputShapes(const lz_request* request, lz_tensor* outputs, uint64_t num
 int32_t SiteSelect(lz_site* site, const lz_request* request, const lz_plan** plan) {
   return WithRequest(request, [&](Request& r) {
     Engine& engine = Engine::Get();
-    const Plan* found = site ? engine.Lookup(site->cache, r.facts) : nullptr;
+    const Plan* found = site && r.capture == 0 ? engine.Lookup(site->cache, r.facts) : nullptr;
     if (!found) {
       auto selected = site ? engine.Select(r, site->cache) : engine.Select(r);
       if (!selected.ok()) return selected.TakeStatus();

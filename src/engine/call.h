@@ -111,7 +111,7 @@ Status RunCall(Engine& engine, Request& r, InlineCache* site, C& caller) {
   LZ_RETURN_IF_ERROR(engine.Bind(r));
   if (r.layout_guessed) [[unlikely]]
     LZ_RETURN_IF_ERROR(caller.LayoutGuessed(r));
-  const Plan* plan = site ? engine.Lookup(*site, r.facts) : nullptr;
+  const Plan* plan = site && r.capture == 0 ? engine.Lookup(*site, r.facts) : nullptr;
   if (!plan) [[unlikely]] {
     auto selected = caller.Select(engine, r, site);
     if (!selected.ok()) return selected.TakeStatus();

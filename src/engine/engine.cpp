@@ -10,6 +10,7 @@
 #include "build_id.h"
 #include "engine/cuda_library.h"
 #include "pipeline/dispatch_counters.h"
+#include "pipeline/filter_health.h"
 #include "platform/cuda_driver.h"
 #include "policy/names.h"
 
@@ -158,6 +159,29 @@ Result<size_t> Engine::ResetHealth(const std::string& kernel) {
   const size_t changed = selector_.health().Reset(kernel, &problem);
   if (!problem.ok()) return problem;
   return changed;
+}
+
+Status Engine::SetGraphVerdict(Request& r, std::string_view kernel, std::string_view outcome, std::string detail) {
+  const Outcome found = OutcomeFromName(outcome);
+  if (found != Outcome::kGraphSafe && found != Outcome::kFailed && found != Outcome::kWrong) {
+    return Status(StatusCode::kInvalidRequest, {.field = "outcome",
+                                                .wanted = "graph_safe, failed_before_write or wrong",
+                                                .got = "'" + std::string(outcome) + "'"});
+  }
+  LZ_RETURN_IF_ERROR(Bind(r));
+  const int variant = VariantOf(r);
+  const std::string_view id = variant < 0 ? "" : r.op->contract().variants[size_t(variant)].id;
+  const KernelEntry* const entry = selector_.registry().FindKernel(id, kernel);
+  if (!entry) {
+    return Status(StatusCode::kInvalidRequest, {.field = "kernel",
+                                                .wanted = "a kernel of " + std::string(id),
+                                                .got = "'" + std::string(kernel) + "'",
+                                                .fix = "`layerzero list` shows the kernels"});
+  }
+  Health& health = selector_.health();
+  health.Begin();
+  health.SetGraphVerdict(*entry, r.device, ClassOf(r), found, std::move(detail));
+  return {};
 }
 
 Status Engine::Bind(Request& request) {

@@ -156,6 +156,9 @@ class LZ_OWN Engine {
   // Closes the breakers of kernels that match a glob (empty: all) and removes what this machine has learned about
   // them. Returns how many.
   Result<size_t> ResetHealth(const std::string& kernel);
+  // What a proof of a kernel's safety in CUDA graphs found for the class of this call: "graph_safe", or the name of
+  // an outcome. See Health::SetGraphVerdict.
+  Status SetGraphVerdict(Request& request, std::string_view kernel, std::string_view outcome, std::string detail);
   Result<std::string> Coverage(std::string_view device);
   static std::string DescriptorFacts();  // name, use and effect of each (registry/fact_table.h)
   std::string Stats() const;

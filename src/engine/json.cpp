@@ -6,6 +6,7 @@
 #include "base/reclaimer.h"
 #include "engine/engine.h"
 #include "pipeline/dispatch_counters.h"
+#include "pipeline/filter_health.h"
 #include "pipeline/request_facts.h"
 #include "registry/descriptor.h"
 #include "registry/fact_table.h"
@@ -150,6 +151,10 @@ Json EngineReasonJson(const Operation& op, const KernelEntry& k, const Reason& r
     const std::string got = open ? health.OpenText(k, int32_t(reason.got)) : health.RowText(reason.wanted);
     return ReasonOf(reason.code, "health", open ? "a closed breaker" : "no quarantine", got, k.id + ": " + got);
   }
+  if (reason.code == ReasonCode::kCudaGraphUnsafe) {
+    return ReasonOf(reason.code, "graph_strict_mode", "proven on this device", "not proven",
+                    k.id + ": graph_strict_mode wants a proof on this device, see layerzero.graphs.verify");
+  }
   if (reason.field != kNoField) {
     const Field& f = op.fields()[reason.field];
     const std::string wanted = ValueText(op, &f, reason.wanted), got = ValueText(op, &f, reason.got);
@@ -172,6 +177,7 @@ Json ReasonJson(const Operation& op, const KernelEntry& k, const Reason& reason)
   const Field* f = row.predicate < 0 ? &op.fields()[row.field] : nullptr;
   std::string wanted = WantedText(op, f, row, reason.wanted);
   if (row.fact >= 0) wanted += " (" + op.fields()[size_t(row.fact)].name + ")";
+  if (reason.code == ReasonCode::kCudaGraphUnsafe && SaysNothingOfGraphs(k)) wanted += " (graph.default_graph_safe)";
   const std::string got = ValueText(op, f, reason.got);
   return ReasonOf(reason.code, row.field_name, wanted, got, row.field_name + ": wants " + wanted + ", got " + got);
 }

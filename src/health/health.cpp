@@ -300,6 +300,20 @@ void Health::Report(const Failure& f) {
   }
 }
 
+void Health::SetGraphVerdict(const KernelEntry& kernel, int32_t device, std::vector<CallCondition> call,
+                             Outcome outcome, std::string detail) {
+  QuarantineRow row;
+  {
+    std::lock_guard lock(mutex_);
+    row = RowOf(kernel, device, std::move(call));
+  }
+  row.when.push_back({"capturing", Rel::kEq, 1});
+  row.outcome = outcome;
+  row.detail = detail.substr(0, 400);
+  Learn(std::move(row));
+  Changed();
+}
+
 void Health::Lose(int32_t device, const std::string& why) {
   {
     std::lock_guard lock(mutex_);

@@ -75,14 +75,25 @@ class Health {
     // The number of the first row that holds for a call of the kernel, as far as holds(rows) says; -1: none.
     template <class Holds>
     int64_t QuarantinedBy(const KernelEntry& kernel, Holds&& holds) const {
+      return First(kernel, false, holds);
+    }
+    // True if a row says that captures of such calls of the kernel were right here.
+    template <class Holds>
+    bool IsProvenInGraphs(const KernelEntry& kernel, Holds&& holds) const {
+      return First(kernel, true, holds) >= 0;
+    }
+
+   private:
+    template <class Holds>
+    int64_t First(const KernelEntry& kernel, bool proof, Holds& holds) const {
       for (size_t i = 0; rows_ && i < rows_->size(); ++i) {
         const Resolved& r = (*rows_)[i];
+        if ((health_.rows_[r.row].outcome == Outcome::kGraphSafe) != proof) continue;
         if (health_.RowHolds(r.row, kernel, device_) && holds(*r.rows)) return int64_t(r.row);
       }
       return -1;
     }
 
-   private:
     Health& health_;
     std::unique_lock<std::mutex> lock_;
     const std::vector<Resolved>* rows_ = nullptr;
@@ -110,6 +121,11 @@ class Health {
   int Entered(const KernelEntry& kernel, int32_t device, const std::vector<CallCondition>& call);
   void Left(int mark) { markers_.Leave(mark); }
 
+  // What a proof by capture and replay found for a class of calls of a kernel: kGraphSafe, or how it went wrong. Kept
+  // with the quarantine, in place of an earlier verdict.
+  void SetGraphVerdict(const KernelEntry& kernel, int32_t device, std::vector<CallCondition> call, Outcome outcome,
+                       std::string detail);
+
   void CountShadow(bool wrong) { (wrong ? shadow_wrong_ : shadow_right_).fetch_add(1, std::memory_order_relaxed); }
 
   // ---- inspection
@@ -117,6 +133,7 @@ class Health {
   nlohmann::json ToJson();
   std::string OpenText(const KernelEntry& kernel, int32_t device);
   std::string RowText(int64_t row);
+  bool IsAboutCaptures(int64_t row);  // alone
   // Closes breakers and removes rows of the machine, of kernels that match (a glob; empty: all). Returns how many.
   size_t Reset(const std::string& kernel, Status* problem);
   // Half-open breakers are due: calls `changed` if there are any. Called by a timer.

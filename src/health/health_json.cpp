@@ -63,6 +63,11 @@ std::string Health::RowText(int64_t number) {
   return text + ")";
 }
 
+bool Health::IsAboutCaptures(int64_t number) {
+  std::lock_guard lock(mutex_);
+  return std::ranges::count(rows_[size_t(number)].when, CallCondition{"capturing", Rel::kEq, 1}) > 0;
+}
+
 bool Health::IsInForce(const QuarantineRow& row) const {
   if (row.until != 0 && row.until <= int64_t(std::time(nullptr))) return false;
   const auto kernels = registry_.Kernels(nullptr);
@@ -77,7 +82,7 @@ nlohmann::json Health::ToJson() {
   using Json = nlohmann::json;
   std::lock_guard lock(mutex_);
   const double now = Now();
-  Json reasons = Json::array(), breakers = Json::array(), quarantine = Json::array();
+  Json reasons = Json::array(), breakers = Json::array(), quarantine = Json::array(), graph_safe = Json::array();
   const auto reason = [&](std::string_view code, std::string text, std::string_view fix) {
     reasons.push_back({{"code", code}, {"text", std::move(text)}, {"fix", fix}});
   };
@@ -123,11 +128,12 @@ nlohmann::json Health::ToJson() {
     const QuarantineRow& row = rows_[i];
     Json j = RowToJson(row);
     const bool in_force = IsInForce(row);
-    learned += in_force && row.origin != "known_wrong.json";
+    const bool is_proof = row.outcome == Outcome::kGraphSafe;
+    learned += in_force && !is_proof && row.origin != "known_wrong.json";
     j["calls"] = ConditionsText(row.when);
     j["origin"] = row.origin;
     j["in_force"] = in_force;
-    quarantine.push_back(std::move(j));
+    (is_proof ? graph_safe : quarantine).push_back(std::move(j));
   }
   if (learned > 0) {
     reason("QUARANTINED", std::to_string(learned) + " rows of this machine keep kernels from being selected",
@@ -141,6 +147,7 @@ nlohmann::json Health::ToJson() {
           {"shadow", {{"right", shadow_right_.load()}, {"wrong", shadow_wrong_.load()}}},
           {"breakers", std::move(breakers)},
           {"quarantine", std::move(quarantine)},
+          {"graph_safe", std::move(graph_safe)},
           {"folder", limits_.folder.empty() ? Json(nullptr) : Json(limits_.folder)},
           {"problem", problem_.empty() ? Json(nullptr) : Json(problem_)}};
 }

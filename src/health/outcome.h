@@ -18,11 +18,12 @@ enum class Outcome : uint8_t {
   kContextLost,  // the device serves this process no more
   kWrong,        // its result differs from the reference by more than the operation's tolerance
   kCrashed,      // it was running when an earlier process ended
+  kGraphSafe,    // no failure: its replays in a CUDA graph were compared and right
   kCount
 };
 inline constexpr std::array<std::string_view, size_t(Outcome::kCount)> kOutcomeNames = {
     "done",  "refused", "failed_before_write", "failed_after_write", "out_of_memory", "context_lost",
-    "wrong", "crashed"};
+    "wrong", "crashed", "graph_safe"};
 Outcome OutcomeFromName(std::string_view name);  // kDone if the name is unknown
 
 // Errors of CUDA after which every later call of the process on that device fails too.

@@ -237,7 +237,7 @@ Result<std::vector<QuarantineRow>> QuarantineFile::Read() const {
 }
 
 Status QuarantineFile::Write(const std::vector<QuarantineRow>& rows) const {
-  constexpr size_t kMostRows = 1000;  // the newest
+  constexpr size_t kMostRows = 4000;  // the newest
   LZ_RETURN_IF_ERROR(MakeTrustedFolder(folder_));
   Json list = Json::array();
   for (size_t i = rows.size() - std::min(rows.size(), kMostRows); i < rows.size(); ++i) {

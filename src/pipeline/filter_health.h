@@ -17,6 +17,9 @@ std::vector<CallCondition> ClassOf(const BoundCall& call);
 void ApplyHealth(BoundCall& call, const Device& device, const OperationPolicy& policy, Health& health,
                  std::span<const KernelEntry* const> failed, std::vector<Candidate>* candidates);
 
+// True if a kernel does not say whether it is safe in a CUDA graph: it is refused in one, but neither declared unsafe.
+bool SaysNothingOfGraphs(const KernelEntry& kernel);
+
 // Marks a watched run; pass the result to Health::Left.
 int MarkRun(Health& health, const KernelEntry& kernel, const BoundCall& call);
 

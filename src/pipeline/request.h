@@ -105,7 +105,8 @@ struct Request : BoundCall {
   const lz_parallel* parallel = nullptr;  // nullptr: the engine's
   bool fell_back = false;                 // the plan's kernel failed and another one ran
   Outcome outcome = Outcome::kDone;       // of the last kernel, if that failed: an error with kDone is not the kernel's
-  bool missed = false;  // no cache had a plan: set by the selection, cleared by the first run that is observed
+  bool missed = false;   // no cache had a plan: set by the selection, cleared by the first run that is observed
+  uint32_t capture = 0;  // number of the capture that the stream is in; 0: none, or one without a number
 };
 
 // Stage 1. `rules`: how to find a layout that was not given. After an error the call must not be used. Allocates only

@@ -82,6 +82,7 @@ int Winner(const std::vector<Candidate>& candidates, const Measurements& measure
     const Candidate &a = candidates[i], &b = candidates[k];
     if (a.score != b.score) return a.score > b.score;
     if (a.priority != b.priority) return a.priority > b.priority;
+    if (measured[i].has_value() != measured[k].has_value()) return measured[i].has_value();
     return a.kernel->id < b.kernel->id;
   }));
 }

@@ -18,18 +18,6 @@ int64_t BudgetOf(const Policy& policy, int64_t free, bool on_host = true) {
   return std::max<int64_t>(0, std::min(share, free - policy.memory_headroom_mb * (int64_t{1} << 20)));
 }
 
-// The kernels that only the capture excludes, separated by commas; for a locked call the locked one.
-std::string UnsafeInGraphs(const SelectionReport& report) {
-  std::string ids;
-  for (const Candidate& c : report.candidates) {
-    if (c.admissible() || (!report.lock.empty() && c.kernel->id != report.lock)) continue;
-    const bool safe_apart = std::all_of(c.reasons.begin(), c.reasons.end(),
-                                        [](const Reason& r) { return r.code == ReasonCode::kCudaGraphUnsafe; });
-    if (safe_apart) ids += (ids.empty() ? "" : ", ") + c.kernel->id;
-  }
-  return ids;
-}
-
 // A locked kernel of another operation of the same contract is a candidate too; its reasons are what makes the call
 // another operation, for example that it takes no grouped heads.
 void AddLocked(const BoundCall& r, const Device& device, const OperationPolicy& policy, SelectionReport* report) {
@@ -101,7 +89,8 @@ Selector::Selector() : registry_(CheckedLibraries()) {
 }
 
 Status Selector::Bind(Request& r) {
-  if (r.stream && CudaStreamIsCapturing(r.stream)) r.flags |= LZ_FLAG_CAPTURING;
+  r.capture = 0;
+  if (r.stream && CudaStreamIsCapturing(r.stream, &r.capture)) r.flags |= LZ_FLAG_CAPTURING;
   const LayoutRules& rules = r.layout == kDetectLayout ? LayoutRulesOf(r.policy) : kDefaultLayoutRules;
   LZ_RETURN_IF_ERROR(lz::Bind(r, rules));  // 1
   LZ_RETURN_IF_ERROR(context_.Place(r));   // 2
@@ -120,6 +109,8 @@ const Plan* Selector::Lookup(Request& r, InlineCache& site, Missed* missed) cons
 }
 
 Result<const Plan*> Selector::Select(Request& r) {
+  if (r.capture != 0) [[unlikely]]
+    return SelectInCapture(r);
   Missed missed;
   if (const Plan* plan = Lookup(r, &missed)) return plan;  // 4
   if (before_selecting_) before_selecting_(r);
@@ -128,6 +119,8 @@ Result<const Plan*> Selector::Select(Request& r) {
 }
 
 Result<const Plan*> Selector::Select(Request& r, InlineCache& site) {
+  if (r.capture != 0) [[unlikely]]
+    return SelectInCapture(r);
   if (before_selecting_) before_selecting_(r);
   const uint64_t generation = epochs_.Generation();
   const Reclaimer::Guard guard;
@@ -206,7 +199,7 @@ Result<const Plan*> Selector::SelectNew(Request& r, Missed& missed, const Backen
   return result;
 }
 
-Result<const Plan*> Selector::Choice(Result<SelectionReport>& report) const {
+Result<const Plan*> Selector::Choice(Result<SelectionReport>& report) {
   if (!report.ok()) return report.TakeStatus();
   if (report->winner < 0) return NoKernel(*report);
   return report->plan;
@@ -335,14 +328,15 @@ const Plan* Selector::MakePlan(const SelectionReport& report, const Policy& poli
   return interned;
 }
 
-Status Selector::NoKernel(const SelectionReport& report) const {
+Status Selector::NoKernel(const SelectionReport& report) {
   const std::string_view id = report.op->contract().variants[size_t(report.variant)].id;
   if (const std::string unsafe = UnsafeInGraphs(report); !unsafe.empty()) {
     return Status(StatusCode::kGraphUnsafe,
                   {.field = std::string(id),
                    .wanted = "a kernel that is known to be safe in a CUDA graph",
                    .got = "only " + unsafe + ", excluded because they are not",
-                   .fix = "call it outside of the capture, or change the call so that another kernel takes it"});
+                   .fix = "prove them before the capture with layerzero.graphs.verify, call it outside of the capture, "
+                          "or change the call so that another kernel takes it"});
   }
   if (!report.lock.empty()) {
     const bool known = std::any_of(report.candidates.begin(), report.candidates.end(),

@@ -137,7 +137,7 @@ class Selector {
   Result<const Plan*> SelectProven(Request& request, Missed& missed, bool* keep);
   using Backends = std::vector<const Backend*>;
   Result<const Plan*> SelectNew(Request& request, Missed& missed, const Backends& not_now, bool* keep, Backend** due);
-  Result<const Plan*> Choice(Result<SelectionReport>& report) const;  // its plan, or the reason why there is none
+  Result<const Plan*> Choice(Result<SelectionReport>& report);  // its plan, or the reason why there is none
   // Kernels that are out for one evaluation.
   struct Without {
     std::span<const Backend* const> backends;
@@ -160,7 +160,11 @@ class Selector {
   static Status MayTake(void* self, const Request& request, uint64_t bytes);
   const Plan* MakePlan(const SelectionReport& report, const Policy& policy);
   ReferenceUses::Counted* ReferenceUseOf(const SelectionReport& report);
-  Status NoKernel(const SelectionReport& report) const;
+  Status NoKernel(const SelectionReport& report);
+  Result<const Plan*> SelectInCapture(Request& request);
+  std::string UnsafeBecause(const Candidate& candidate);
+  // The kernels that only the capture excludes, each with its reason; for a locked call the locked one.
+  std::string UnsafeInGraphs(const SelectionReport& report);
   static const Candidate* Reference(const SelectionReport& report);
 
   Registry registry_;

@@ -1,6 +1,7 @@
 // Selection after failures: what health refuses, and the next kernel of a call whose kernel has failed.
 #include <algorithm>
 
+#include "pipeline/captures.h"
 #include "pipeline/filter_health.h"
 #include "pipeline/selector.h"
 
@@ -82,6 +83,7 @@ const Plan* Selector::Next(const Plan& plan, Request& r, const Status& status, F
   const bool no_memory = r.outcome == Outcome::kOutOfMemory;
   r.outcome = Outcome::kDone;
   failures->kernels.push_back(plan.kernel);
+  if (r.capture != 0) CaptureChoices::Get().Forget(r, *plan.kernel);
   if (!may) return nullptr;
   if (no_memory) free_memory_.Forget();
   auto policy = policies_.For(r.policy, *r.op);

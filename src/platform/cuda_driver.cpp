@@ -39,6 +39,7 @@ const Found& Search() {
         load("cuDevicePrimaryCtxRetain", &d.cuDevicePrimaryCtxRetain) &&
         load("cuStreamIsCapturing", &d.cuStreamIsCapturing) && load("cuStreamSynchronize", &d.cuStreamSynchronize) &&
         load("cuMemcpy", &d.cuMemcpy) && load("cuMemGetInfo_v2", &d.cuMemGetInfo);
+    load("cuStreamGetCaptureInfo_v2", &d.cuStreamGetCaptureInfo);
     if (!complete) f->why = "libcuda.so.1 lacks functions that every driver from 410 on has";
     return f;
   }();
@@ -85,11 +86,17 @@ int64_t FreeCudaBytes(int device) {
   return FindCudaDriver()->cuMemGetInfo(&free, &total) == 0 ? int64_t(free) : -1;
 }
 
-bool CudaStreamIsCapturing(void* stream) {
+bool CudaStreamIsCapturing(void* stream, uint32_t* capture) {
+  if (capture) *capture = 0;
   if (!stream) return false;
   const CudaDriver* driver = FindCudaDriver();
   int status = 0;
-  return driver && (driver->cuStreamIsCapturing(stream, &status) != 0 || status != 0);
+  if (!driver || (driver->cuStreamIsCapturing(stream, &status) == 0 && status == 0)) return false;
+  uint64_t id = 0;
+  const bool known = capture && driver->cuStreamGetCaptureInfo &&
+                     driver->cuStreamGetCaptureInfo(stream, &status, &id, nullptr, nullptr, nullptr) == 0;
+  if (known) *capture = uint32_t(id);
+  return true;
 }
 
 std::string CudaStreamError(void* stream) {

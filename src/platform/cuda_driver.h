@@ -34,6 +34,8 @@ struct CudaDriver {
   int (*cuStreamSynchronize)(void*) = nullptr;
   int (*cuMemGetInfo)(size_t* free, size_t* total) = nullptr;
   int (*cuMemcpy)(uint64_t to, uint64_t from, size_t bytes) = nullptr;
+  // May be nullptr: drivers from 11.3 on have it. Its last three arguments may be nullptr.
+  int (*cuStreamGetCaptureInfo)(void*, int*, uint64_t* id, void*, void*, size_t*) = nullptr;
 
   std::string ErrorText(const char* function, int error) const;
 };
@@ -50,7 +52,8 @@ int64_t FreeCudaBytes(int device);
 
 // True if work on `stream` is being recorded into a graph. If the driver does not answer, true is assumed: what is not
 // known to be safe in a capture does not run in one. The legacy stream (nullptr) cannot be captured.
-bool CudaStreamIsCapturing(void* stream);
+// `*capture`: the number of that capture, which no other one of the process has; 0 without one.
+bool CudaStreamIsCapturing(void* stream, uint32_t* capture = nullptr);
 
 // Waits for the work on `stream` of the current device. Returns the driver's text of an error that this work, or any
 // work before it, made; empty: none, or no driver.

@@ -53,6 +53,7 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
     Bool("deterministic", "false", "only kernels whose result does not change from run to run"),
     Bool("strict_mode", "false", "no implicit transform: refuse instead"),
     Bool("debug", "false", "check what each kernel did after its dispatch, and name a faulty one"),
+    Bool("graph_strict_mode", "false", "a CUDA graph capture uses only kernels whose safety was proven on this device"),
     Bool("hold_numerics", "false", "a kernel that replaces a failed one must have its numerics class"),
     Int("memory_headroom_mb", "1024", 0, 1e9, "memory that no workspace may take, MiB"),
     Float("prefer_tolerance", "0.05", 0, 1, "a preferred source wins within this fraction of the best time"),
@@ -100,6 +101,19 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
     Float("health.shadow_rate", "0", 0, 1, "fraction of calls whose result is compared with the reference's"),
     Of(KeyType::kOptionalPath, "health.keep_inputs", "\"\"",
        "folder for the inputs of calls that were wrong; empty: none"),
+
+    Bool("graph.default_graph_safe", "false",
+         "a capture may use kernels that say nothing about graphs; never those that say no"),
+    Int("graph.warmup_iterations", "3", 1, 1000, "calls on a side stream before what LayerZero captures"),
+    Float("graph.memory_delta_warning_mb", "1", 0, 1e9,
+          "memory besides its results that a captured kernel may take without a warning, MiB"),
+
+    Bool("compatibility.check_at_load", "true",
+         "compare a library's build with this process's CUDA and devices before its import", kProcessWide),
+    Bool("compatibility.fail_on_incompatible", "true", "refuse a library that does not fit; false: a warning",
+         kProcessWide),
+    Of(KeyType::kOptionalPath, "compatibility.matrix_path", "\"\"",
+       "file of tested and failed combinations of versions; empty: compat_matrix.json in cache_dir", kProcessWide),
 
     Float("isolation.timeout_s", "30", 0.001, 1e6, "seconds that a call may take in a worker, with its turn",
           kProcessWide),
@@ -180,7 +194,6 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
 // The plans of docs/roadmap.md: keys, and sections of which no key is read yet.
 constexpr auto kRoadmap = std::to_array<Text>({
     "plan_mode",
-    "graph_strict_mode",
     "auto_tune_on_warmup",
     "pipelines",
     "perfdb.auto_tune",
@@ -193,8 +206,6 @@ constexpr auto kRoadmap = std::to_array<Text>({
     "memory.defer_defrag_until_idle",
     "memory.fragmentation_threshold",
     "memory.defrag_interval_s",
-    "graph",
-    "compatibility",
     "tokenizer_cache",
     "distributed",
     "tp.reduction_algorithm",

@@ -172,6 +172,8 @@ class Merger {
     set("deterministic", policy.deterministic);
     set("strict_mode", policy.strict_mode);
     set("debug", policy.debug);
+    set("graph_strict_mode", policy.graph_strict_mode);
+    set("graph.default_graph_safe", policy.default_graph_safe);
     set("prefer_tolerance", policy.prefer_tolerance);
     set("memory_headroom_mb", policy.memory_headroom_mb);
     set("memory.block_fraction", policy.memory_block_fraction);

@@ -54,6 +54,8 @@ struct Policy {
   bool deterministic = false;
   bool strict_mode = false;
   bool debug = false;
+  bool graph_strict_mode = false;
+  bool default_graph_safe = false;
   double prefer_tolerance = 0.05;  // a preferred source wins within this fraction of the best time
   int64_t memory_headroom_mb = 1024;
   double memory_block_fraction = 0.8;  // fraction of free memory that one workspace may take

@@ -138,7 +138,9 @@ Status KernelReader::Memory() {
 
 Status KernelReader::Behaviour() {
   KernelSpec& spec = out_->spec;
-  LZ_RETURN_IF_ERROR(Boolean("is_cuda_graph_safe", &spec.cuda_graph_safe));
+  bool says = false;  // false is more than nothing: no policy and no proof overrides it
+  LZ_RETURN_IF_ERROR(Boolean("is_cuda_graph_safe", &spec.cuda_graph_safe, &says));
+  if (says && !spec.cuda_graph_safe) Row("capturing", Rel::kEq, 0, ReasonCode::kCudaGraphUnsafe);
   LZ_RETURN_IF_ERROR(Boolean("deterministic", &spec.deterministic));
   LZ_RETURN_IF_ERROR(Boolean("supports_grad", &spec.requires_grad));
   LZ_RETURN_IF_ERROR(Boolean("reference", &spec.reference));

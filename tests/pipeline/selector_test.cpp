@@ -192,6 +192,17 @@ TEST_F(SelectorTest, CapturingAndGradients) {
   EXPECT_TRUE(Has(grad, "hwy.norm.rms", ReasonCode::kGradUnsupported));
 }
 
+TEST_F(SelectorTest, AMeasuredKernelWinsATieAgainstOneThatWasNot) {
+  Register({{.id = "a.k", .priority = 95}, {.id = "z.k", .priority = 95}});
+  EXPECT_EQ(Winner(), "a.k");
+  for (const double confidence : {1.0, 0.5}) {
+    Measure({{"z.k", {.median_us = 3, .confidence = confidence}}});
+    EXPECT_EQ(Winner(), "z.k");
+  }
+  Measure({{"z.k", {.median_us = 3, .confidence = 1}}, {"a.k", {.median_us = 2.99, .noise = 0.1, .confidence = 1}}});
+  EXPECT_EQ(Winner(), "a.k");
+}
+
 TEST_F(SelectorTest, ACaptureThatExcludesEveryKernelNamesThem) {
   const auto select = [&](uint32_t flags, int64_t policy = 0) {
     auto c = verify::ParseCase(op, "input=f32[2,64] weight=f32[64]");
@@ -206,7 +217,7 @@ TEST_F(SelectorTest, ACaptureThatExcludesEveryKernelNamesThem) {
   auto plan = select(LZ_FLAG_CAPTURING);
   ASSERT_EQ(plan.status().code(), StatusCode::kGraphUnsafe);
   EXPECT_THAT(plan.status().parts().got, testing::HasSubstr("hwy.norm.rms"));
-  EXPECT_THAT(plan.status().parts().got, testing::HasSubstr("ref.norm.rms"));
+  EXPECT_THAT(plan.status().parts().got, testing::HasSubstr("ref.norm.rms (not declared safe)"));
   EXPECT_THAT(plan.status().parts().got, testing::Not(testing::HasSubstr("narrow.k")));
 
   auto scope = selector.policies().Scope(0, R"({"locks": {"norm.rms": "hwy.norm.rms"}})");

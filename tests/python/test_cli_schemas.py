@@ -132,6 +132,21 @@ def test_health(answer):
     assert answer("health_reset", "health", "reset", "tests.none") == (0, {"kernel": "tests.none", "removed": 0})
 
 
+def test_graphs(answer, monkeypatch):
+    from layerzero.cli import bench_ops
+    from layerzero.torch import captures
+
+    monkeypatch.setattr(bench_ops, "cuda_device", lambda name: "cpu")
+    monkeypatch.setattr(captures, "DEVICE", "cpu")
+    monkeypatch.setattr(captures, "record", lambda run, iterations: captures.Recorded(lambda: None, run(), 0))
+    monkeypatch.setattr(captures, "wait", lambda: None)
+    monkeypatch.setattr(captures, "free_bytes", lambda: 0)
+    code, document = answer("graphs_verify", "graphs", "verify", "--operations", "rms_norm")
+    assert code == 1 and document["failed"] > 0  # a replay that does nothing leaves what spoiled the results
+    assert {row["outcome"] for row in answer("graphs_show", "graphs", "show")[1]["proofs"]} == {"wrong"}
+    layerzero.reset_health()
+
+
 def test_run(tmp_path, capfd):
     program = tmp_path / "program.py"
     program.write_text("import torch, layerzero as lz\nprint('text')\nlz.rms_norm(torch.ones(2, 8), torch.ones(8))\n")

@@ -229,7 +229,7 @@ def test_what_a_wheel_declares(monkeypatch):
     ],
 )
 def test_ranges(wanted, meets):
-    assert compatibility._meets("2.11.0+cu130", wanted) == meets
+    assert compatibility.meets("2.11.0+cu130", wanted) == meets
 
 
 def test_tested_combinations_are_of_shipped_backends():
@@ -262,3 +262,103 @@ def test_the_libraries_that_serve_an_operation_together():
         == []
         == serving([cpu | {"operations": ["kv.gather"]}], ["rms_norm"])
     )
+
+
+# ---- policy keys
+
+LOADED = """
+import json, sys, warnings, torch, layerzero as lz
+from layerzero import backends
+lz.configure(**json.loads(sys.argv[1]))
+torch.version.cuda = "13.0"
+row = {"kernel_id": "lz_built.norm", "adapter": "lz_built:norm", "dtypes": ["float32"], "requires_layouts": ["any"],
+       "accepts": ["weight"], "priority": 100}
+backends.register({"schema_version": "1.0", "backend": "lz_built", "backend_version": "1", "platform": "cpu",
+                   "requires": [{"import": "lz_built"}], "ops": {"norm.rms": [row]}})
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    report = lz.explain("rms_norm", torch.ones(2, 8), torch.ones(8))
+reasons = [r for c in report.candidates if c.kernel_id == "lz_built.norm" for r in c.reasons]
+print(json.dumps([" ".join(r.message for r in reasons), [str(w.message) for w in caught
+                  if issubclass(w.category, lz.LayerZeroCompatibilityWarning)], "lz_built" in sys.modules]))
+"""
+
+
+def loaded(folder, **keys):
+    """(reasons, warnings, whether it was imported) of a library in a process with these keys of the policy."""
+    env = os.environ | {"PYTHONPATH": f"{PACKAGE.parent}:{folder.parent}"}
+    keys = {"cache_dir": str(folder.parent / "cache"), "isolation": {"try_imports": False}, "compatibility": keys}
+    command = [sys.executable, "-c", LOADED, json.dumps(keys)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@needs_compiler
+def test_the_policy_decides_about_a_build_that_does_not_fit(library):
+    """proves: compatibility.check_at_load, compatibility.fail_on_incompatible"""
+    folder = library("lz_built", "libcudart.so.12")
+    (folder / "__init__.py").write_text("def norm(input, weight, eps):\n    return input\n")
+    reasons, warned, imported = loaded(folder)
+    assert "built for CUDA 12" in reasons and not warned and not imported
+    reasons, warned, imported = loaded(folder, fail_on_incompatible=False)
+    assert not reasons and "lz_built: lz_built is built for CUDA 12" in warned[0] and imported
+    assert loaded(folder, check_at_load=False) == ["", [], True]
+
+
+def matrix_file(path, *rows):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"version": 1, "rows": [{"backend": "lz_built", **row} for row in rows]}))
+    return str(path)
+
+
+@needs_compiler
+def test_the_matrix_refuses_what_failed(library, tmp_path):  # proves: compatibility.matrix_path
+    folder = library("lz_built")
+    (folder / "__init__.py").write_text("def norm(input, weight, eps):\n    return input\n")
+    failed = {"result": "failed", "by": "wrong in the fleet's tests"}
+    of_torch = ".".join(torch_version())
+    for row, refused in (
+        (failed, True),
+        (failed | {"torch": of_torch}, True),
+        (failed | {"torch": "1.13"}, False),
+        (failed | {"with": {"torch": ">=2"}}, True),  # a conflict with another package
+        (failed | {"with": {"torch": "<2"}}, False),
+        (failed | {"cuda": 12}, False),
+        (failed | {"library": "3.0"}, False),
+        ({"result": "passed", "by": "tests"}, False),
+    ):
+        path = matrix_file(tmp_path / "fleet.json", row)
+        reasons, _, imported = loaded(folder, matrix_path=path)
+        assert ("wrong in the fleet's tests" in reasons, imported) == (refused, not refused), row
+    matrix_file(tmp_path / "cache" / "compat_matrix.json", failed)  # its place without the key
+    assert "wrong in the fleet's tests" in loaded(folder)[0]
+    (tmp_path / "cache" / "compat_matrix.json").write_text("{}")
+    reasons, _, imported = loaded(folder)
+    assert 'wanted {"version": 1, "rows": [...]}' in reasons and not imported
+
+
+def torch_version():
+    import torch
+
+    return torch.__version__.split(".")[:2]
+
+
+def test_the_matrix_is_written_and_says_what_was_tested(tmp_path):
+    before = lz.policy_in_force()["keys"]["cache_dir"]["value"]
+    lz.configure(cache_dir=str(tmp_path))
+    try:
+        here = compatibility.Here.of({"devices": []})
+        issues = {"issues": [{"severity": "error", "backend": "b", "reason": "it broke"}]}
+        about = {"tried": True, "installed": True, "version": "1.2", "compatibility": {"issues": []}}
+        records = [{"name": "a", **about}, {"name": "b", **about, "compatibility": issues}]
+        records += [{"name": "c", **about, "tried": False}]
+        for _ in range(2):  # the second time replaces the first one's rows
+            compatibility.write_matrix(records)
+        rows = {row["backend"]: row for row in compatibility.matrix.rows()}
+        assert len(compatibility.matrix.rows()) == 2 and rows["a"]["result"] == "passed"
+        assert (rows["b"]["result"], rows["b"]["by"]) == ("failed", "it broke")
+        assert compatibility.matrix.verdict("a", "1.2.3", here)["by"].startswith("its probe, layerzero")
+        assert compatibility.matrix.verdict("a", "1.3", here) is None
+    finally:
+        lz.configure(cache_dir=before)

@@ -228,13 +228,6 @@ ABOUT = {
 }
 
 
-@pytest.fixture(autouse=True)
-def measured_libraries_alone():
-    """A kernel that was not measured, of the same priority as the fastest one, is a tie that names decide."""
-    with lz.policy(rules=[{"deny": ["apex.*"]}]):
-        yield
-
-
 def made_up(us, execution="eager", line=LINE, rows=4, by_part=None):
     """`us`: by kernel; `by_part`: factors by kernel and part of the rounds."""
     draws = random.Random(3)

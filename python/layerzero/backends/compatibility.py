@@ -9,12 +9,15 @@ import importlib.util
 import json
 import re
 import sys
+import warnings
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from layerzero.backends import prebuilt, shared_objects
+from layerzero.backends import matrix, prebuilt, shared_objects
+from layerzero.errors import ConfigError, LayerZeroCompatibilityWarning
 from layerzero.host import optional
+from layerzero.host.policy import policy_in_force
 
 FOLDER = Path(__file__).parent
 OWN = {"layerzero.cpu": frozenset[int](), "layerzero.cuda": frozenset({90})}  # GPUs on which own kernels passed
@@ -167,13 +170,50 @@ def _runs(kind: str, of: int, sm: int) -> bool:
 
 
 def check(backend: str, requirements: list[dict[str, str]]) -> str:
-    """Returns why the library of a descriptor is not to be imported into this process, or ""."""
-    why = refusal(requirements) or prebuilt.refusal(prebuilt.of(backend, requirements))
-    if why or not links_of(requirements):
-        return why
+    """Returns why the library of a descriptor is not to be imported into this process, or "".
+
+    Nothing is compared if compatibility.check_at_load is off. Without compatibility.fail_on_incompatible the reason is a
+    LayerZeroCompatibilityWarning.
+    """
+    keys = policy_in_force()["keys"]
+    why = _misfit(backend, requirements) if keys["compatibility.check_at_load"]["value"] else ""
+    if why and not keys["compatibility.fail_on_incompatible"]["value"]:
+        warnings.warn(f"{backend}: {why}", LayerZeroCompatibilityWarning, stacklevel=2)
+        return ""
+    return why
+
+
+def _misfit(backend: str, requirements: list[dict[str, str]]) -> str:
     from layerzero import _layerzero
 
-    return "; ".join(misfits(requirements, json.loads(_layerzero.devices())))
+    why = refusal(requirements) or prebuilt.refusal(prebuilt.of(backend, requirements))
+    if why or not (links_of(requirements) or matrix.path().exists()):
+        return why
+    devices = json.loads(_layerzero.devices())
+    found = misfits(requirements, devices) if links_of(requirements) else []
+    return "; ".join(found) or _of_matrix(backend, requirements, Here.of(devices))[1]
+
+
+def _of_matrix(backend: str, requirements: list[dict[str, str]], here: "Here") -> tuple[str, str]:
+    """Returns what the compatibility matrix says of a library: (how it was tested, why it is refused), one or both empty."""
+    distribution = requirements[0].get("distribution", "") if requirements else ""
+    try:
+        row = matrix.verdict(backend, optional.version_of(distribution) if distribution else None, here)
+    except ConfigError as error:  # until the file is corrected nothing is known of what it refuses
+        return "", str(error)
+    if row is None:
+        return "", ""
+    if row["result"] == matrix.PASSED:
+        return f"{matrix.path().name}: {row['by']}", ""
+    return "", f"{matrix.path()} says that it failed in this combination of versions: {row['by']}"
+
+
+def write_matrix(found: list[dict[str, Any]]) -> Path:
+    """Writes what passed and failed here (records of report.report()) into compatibility.matrix_path; returns the file."""
+    from layerzero import _layerzero
+
+    here, by = Here.of(json.loads(_layerzero.devices())), f"its probe, layerzero {_layerzero.build_id()[0]}"
+    return matrix.write([row for one in found if (row := matrix.row_of(one, here, by)) is not None])
 
 
 def unmet_pins(distribution: str) -> list[str]:
@@ -189,12 +229,12 @@ def unmet_pins(distribution: str) -> list[str]:
         if match is None or match.group(3):  # with a marker: of an extra, or of another platform
             continue
         installed = optional.version_of(match.group(1))
-        if installed is not None and not _meets(installed, match.group(2)):
+        if installed is not None and not meets(installed, match.group(2)):
             found.append(f"declares {match.group(1)}{match.group(2).strip()}, installed is {installed}")
     return found
 
 
-def _meets(version: str, wanted: str) -> bool:
+def meets(version: str, wanted: str) -> bool:
     """True if a version meets ">=a,<b" by its release numbers."""
     here = optional.release_numbers(version)
     for part in wanted.split(","):
@@ -266,9 +306,11 @@ def state(
     errors = [item["detail"] for item in library["missing"]]
     artefacts = prebuilt.of(name, requirements)
     found = [refusal(requirements), prebuilt.refusal(artefacts), *misfits(requirements, devices)]
+    passed, failed = _of_matrix(name, requirements, Here.of(devices)) if requirements else ("", "")
+    found.append(failed)
     errors += [text for text in found if text and not any(text in error for error in errors)]
     warnings = unmet_pins(distribution) if distribution and library["version"] else []
-    how = _is_tested(name, library, Here.of(devices))
+    how = _is_tested(name, library, Here.of(devices)) or passed
     what, why = "expected", f"tested with {library['tested_with']}, not in this combination"
     if errors:
         is_absent = library["version"] is None and not library["installed"]

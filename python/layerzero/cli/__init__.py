@@ -25,6 +25,7 @@ EXIT_CODES = (
 GROUPS = {
     "bench": "Measurements on this machine.",
     "cache": "Files that LayerZero keeps on disk.",
+    "graphs": "Proofs that kernels are safe in CUDA graphs.",
     "perfdb": "The performance database of this machine: measured times of kernels.",
     "health": "Kernels that failed and are kept from being selected.",
     "policy": "The policy in force, and policy files.",

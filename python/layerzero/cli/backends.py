@@ -5,10 +5,11 @@ from typing import Annotated
 import typer
 
 from layerzero import backends
+from layerzero.backends import compatibility
 from layerzero.backends.report import report, serving
 from layerzero.cli._output import Json, NoImport, print_json
 from layerzero.contracts import contracts
-from layerzero.errors import known_name
+from layerzero.errors import InvalidRequestError, known_name
 from layerzero.inspection.text import backends_text
 
 
@@ -23,6 +24,9 @@ def command(
             help="only libraries that run here together and serve this one; may be repeated", autocompletion=_names
         ),
     ] = None,
+    write_matrix: Annotated[
+        bool, typer.Option(help="keep what passed and what failed here in compatibility.matrix_path")
+    ] = False,
     no_import: NoImport = False,
     json: Json = False,
 ) -> None:
@@ -32,7 +36,11 @@ def command(
     """
     for name in operation or ():
         known_name("--operation", "an operation", name, _names(), "see `layerzero list`")
+    if write_matrix and no_import:
+        raise InvalidRequestError("--write-matrix", "libraries that are tried", "--no-import", "leave one of them out")
     found = report(imports=not no_import)
+    if write_matrix:
+        compatibility.write_matrix(found)
     if operation:
         found = serving(found, operation)
     problems = list(backends.problems())

@@ -13,7 +13,8 @@ class Health(Record):
 
     reasons: {"code", "text", "fix"}, why it is not ok. breakers: kernels that failed in this process, with `state`
     ("closed", "open", "half_open"), counts of `outcomes` and the last error. quarantine: rows that keep a kernel from
-    some calls until its version changes, of this machine and as shipped. error_budget: failed runs within 10 minutes
+    some calls until its version changes, of this machine and as shipped. graph_safe: kernels whose safety in CUDA graphs
+    was proven here (`lz.graphs`). error_budget: failed runs within 10 minutes
     and how many are allowed. folder: where the quarantine is kept; problem: what is wrong with its file.
     """
 
@@ -62,6 +63,9 @@ def health_text(data: dict[str, Any]) -> str:
             [q["kernel"], q["operation"], q["calls"], q["outcome"], q["detail"], _origin(q)] for q in data["quarantine"]
         ]
         parts.append(table(["kernel", "operation", "calls", "outcome", "detail", "from"], rows, "Quarantine"))
+    if data["graph_safe"]:
+        rows = [[q["kernel"], q["operation"], q["calls"], _origin(q)] for q in data["graph_safe"]]
+        parts.append(table(["kernel", "operation", "calls", "from"], rows, "Safe in CUDA graphs"))
     return "\n\n".join(parts)
 
 

@@ -4,9 +4,11 @@ import contextlib
 import ctypes
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+
+DEVICE = "cuda"
 
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _planned: set[tuple[Any, ...]] = set()
@@ -25,6 +27,69 @@ def away_from_captures(device: str) -> Iterator[None]:
             yield
     finally:
         driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+
+class Recorded(NamedTuple):
+    """A captured call: what runs it again, its results, and the bytes that it took in the capture besides these."""
+
+    replay: Callable[[], Any]
+    result: Any
+    extra_bytes: int
+
+
+def warm_up(run: Callable[[], Any], iterations: int) -> None:
+    """Runs on a side stream before a capture: libraries make their handles, plan and allocate there. The handles of cuBLAS and
+    cuDNN are made even if `run` does not need them yet."""
+    stream, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(stream)
+    with torch.cuda.stream(side):
+        _make_handles()
+        for _ in range(iterations):
+            run()
+    stream.wait_stream(side)
+
+
+def _make_handles() -> None:
+    with torch.no_grad():
+        for dtype in (torch.float32, torch.bfloat16):
+            square = torch.ones(16, 16, device=DEVICE, dtype=dtype)
+            torch.mm(square, square)
+            torch.nn.functional.conv2d(square[None, None], square[None, None, :3, :3])
+
+
+def record(run: Callable[[], Any], iterations: int) -> Recorded:
+    """Captures `run` after `iterations` on a side stream, and once more where waiting for the device is an error. Raises what
+    the capture raised."""
+    warm_up(run, iterations)
+    wait()
+    try:
+        torch.cuda.set_sync_debug_mode("error")  # a failed capture leaves torch's generator in capture mode
+        run()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    wait()
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            result = run()
+    except Exception:
+        with contextlib.suppress(Exception):  # the next call reports the error of an abandoned capture
+            wait()
+        raise
+    results = sum(t.nbytes for t in (result if isinstance(result, tuple | list) else (result,)) if torch.is_tensor(t))
+    extra = torch.cuda.max_memory_allocated() - before - results
+    return Recorded(graph.replay, result, max(0, extra))
+
+
+def wait() -> None:
+    torch.cuda.synchronize()
+
+
+def free_bytes() -> int:
+    """Returns the bytes of the current device that nothing but torch's allocator holds."""
+    return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
 
 
 def plans_first(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

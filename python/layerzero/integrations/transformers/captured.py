@@ -14,13 +14,14 @@ import torch
 from transformers.cache_utils import DynamicCache, StaticCache, StaticLayer
 
 from layerzero import _layerzero
+from layerzero.host.policy import policy_in_force
 from layerzero.integrations.transformers import rows_cache
 from layerzero.integrations.transformers.captured_step import Inputs, Step, padded_length
+from layerzero.torch import captures
 
 _MOST_GRAPHS = 32  # of one model; the one used least recently is dropped
 LONG = "it is long enough for the device to be busy while the host calls"
 _MOST_ROWS = 512  # of one step: above, the device works longer than the host needs for the calls
-_WARM_UPS = 1  # besides the first step: libraries plan and allocate in their first calls, which a capture forbids
 
 
 class CapturedSteps:
@@ -104,12 +105,13 @@ class CapturedSteps:
 
 def record(warm_up: Any, run: Any, pool: Any) -> Any:
     """Captures `run`, which is not executed; returns what replays it. Runs `warm_up` before, which may be repeated."""
-    stream, side, graph = torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    side.wait_stream(stream)
-    with torch.cuda.stream(side):
-        for _ in range(_WARM_UPS):
-            warm_up()
-    stream.wait_stream(side)
+    keys = policy_in_force()["keys"]
+    captures.warm_up(warm_up, keys["graph.warmup_iterations"]["value"])
+    if keys["graph_strict_mode"]["value"]:
+        from layerzero import graphs
+
+        graphs.verify(warm_up)
+    graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         run()
     return graph.replay
