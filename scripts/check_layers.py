@@ -30,7 +30,8 @@ ALLOWED = {
     "src/registry": (*COMMON, "platform", "gen", "ops"),
     "src/policy": (*COMMON, "platform", "registry"),
     "src/health": (*COMMON, "platform", "registry", "policy", "gen", "perfdb/device_id.h"),
-    "src/pipeline": (*COMMON, "platform", "registry", "policy", "health"),
+    "src/table": COMMON,
+    "src/pipeline": (*COMMON, "platform", "registry", "policy", "health", "table"),
     "src/engine": (
         *COMMON,
         "platform",
@@ -40,6 +41,7 @@ ALLOWED = {
         "pipeline",
         "perfdb",
         "kvcache",
+        "table",
         "engine",
         "ops",
         "gen",
@@ -69,6 +71,7 @@ OWN = {
     "kvcache",
     "tokenize",
     "worker",
+    "table",
     "ops",
     "kernels",
 }

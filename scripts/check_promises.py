@@ -23,6 +23,7 @@ READ_AS = {
     "security.trusted_keys": ("src/policy/trust.cpp", '"security.trusted_keys"'),
     "version": (KEYS, '"version", "1", 1, 1'),  # the only value
     "locks": ("src/policy/store.cpp", "LocksFor("),
+    "plan_mode": ("python/layerzero/tables/solve.py", 'policy["plan_mode"]'),
     "rules": ("src/policy/store.cpp", "policy.rules"),
     "devices.sm_to_generation": ("src/engine/engine.cpp", "policy.sm_to_generation"),
     "backend_isolation": ("python/layerzero/host/policy.py", "self.modes.get(library)"),
@@ -120,7 +121,7 @@ def reason_codes(tree: Tree) -> Iterator[Promise]:
         if name == "AUTO":
             continue
         constant = "".join(part.capitalize() for part in name.split("_"))
-        reader = tree.first(sources, rf"(?<![=!]= )ReasonCode::k{constant}\b|\b{name}\b", [CODES, "src/core/reason.h"])
+        reader = tree.first(sources, rf"(?<![=!]= )ReasonCode::k{constant}\b|(?<!:)\bk{constant}\)|\b{name}\b", [CODES, "src/core/reason.h"])
         test = tree.first([tree.root / RAISED_TEST], rf'^    "{name}": ')
         yield Promise("reason code", name, declared, reader, test)
 

@@ -154,6 +154,16 @@ PyObject* Perfdb(PyObject*, PyObject* args) {
   PyEval_RestoreThread(saved);
   return answer.ok() ? Text(*answer) : Raise(answer.status());
 }
+// table(command, json) -> bytes; the engine's text or, for "build", the table's binary form.
+PyObject* Table(PyObject*, PyObject* args) {
+  const char *command, *text;
+  Py_ssize_t size;
+  if (!PyArg_ParseTuple(args, "ss#", &command, &text, &size)) return nullptr;
+  PyThreadState* const saved = PyEval_SaveThread();
+  auto answer = Engine::Get().Table(command, {text, size_t(size)});
+  PyEval_RestoreThread(saved);
+  return answer.ok() ? PyBytes_FromStringAndSize(answer->data(), Py_ssize_t(answer->size())) : Raise(answer.status());
+}
 PyObject* DeviceId(PyObject*, PyObject* args) {
   const char* device;
   if (!PyArg_ParseTuple(args, "s", &device)) return nullptr;
@@ -244,6 +254,7 @@ PyMethodDef kMethods[] = {
     {"load_plugin", LoadPlugin, METH_VARARGS, "load_plugin(library, descriptor)"},
     {"use_prior", UsePrior, METH_VARARGS, "use_prior(json, what): measured records that decide; (): the machine's."},
     {"perfdb", Perfdb, METH_VARARGS, "perfdb(command, json): a command of the performance database."},
+    {"table", Table, METH_VARARGS, "table(command, json): a command about dispatch tables; bytes."},
     {"device_id", DeviceId, METH_VARARGS, "device_id(name): the device as measured records name it."},
     {"measured_calls", MeasuredCalls, METH_NOARGS, "The measured calls in force as JSON."},
     {"records", Records, METH_VARARGS, "records(json, what): the same measured records, checked."},

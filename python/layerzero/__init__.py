@@ -103,6 +103,11 @@ if TYPE_CHECKING:
     from layerzero.kv_cache import KVCacheManager as KVCacheManager
     from layerzero.packing import PackedWeights as PackedWeights
     from layerzero.positions import alibi_slopes as alibi_slopes
+    from layerzero.tables import DispatchTable as DispatchTable
+    from layerzero.tables import load_table as load_table
+    from layerzero.tables import table_state as table_state
+    from layerzero.tables import unload_table as unload_table
+    from layerzero.tables.solve import solve as solve
     from layerzero.telemetry.profiling import Profile as Profile
     from layerzero.telemetry.profiling import profile as profile
     from layerzero.telemetry.recording import report as report
@@ -152,6 +157,7 @@ _end.install()
 # Names whose modules are imported on first use, because they need more than torch.
 _LAZY = {
     "CompiledCall": "layerzero.backends.inductor.recording",
+    "DispatchTable": "layerzero.tables",
     "KVCacheManager": "layerzero.kv_cache",
     "KernelRegistry": "layerzero.inspection.selection",
     "OperationSchema": "layerzero.inspection.schemas",
@@ -174,6 +180,9 @@ _LAZY = {
     "compile": "layerzero.integrations.transformers",
     "compile_references": "layerzero.backends.inductor.recording",
     "dry_run": "layerzero.integrations.transformers",
+    "load_table": "layerzero.tables",
+    "solve": "layerzero.tables.solve",
+    "table_state": "layerzero.tables",
     "kernelize": "layerzero.integrations.transformers",
     "metrics": "layerzero.inspection.metrics",
     "observe": "layerzero.host.observe",
@@ -190,6 +199,7 @@ _LAZY = {
     "TokenCache": "layerzero.tokenizers",
     "TokenCacheWarning": "layerzero.tokenizers",
     "unkernelize": "layerzero.integrations.transformers",
+    "unload_table": "layerzero.tables",
 }
 
 

@@ -1,9 +1,11 @@
 #include "core/reason.h"
 
+#include "core/call_reason.h"
+
 namespace lz {
 namespace {
 // In the order of ReasonCode: name, meaning, remedy.
-constexpr std::array<ReasonInfo, size_t(ReasonCode::kCount)> kInfos = {{
+constexpr std::array<ReasonInfo, kNumReasonCodes> kInfos = {{
     {"AUTO", "", ""},
     {"PLATFORM_MISMATCH", "the kernel is for another kind of device", "move the tensors, or use another kernel"},
     {"DEVICE_CAPABILITY_UNSUPPORTED", "the device lacks a data type, unit or instruction set",
@@ -89,8 +91,10 @@ constexpr std::array<ReasonInfo, size_t(ReasonCode::kCount)> kInfos = {{
      "`layerzero health show` shows the failures; `lz.reset_health()` closes the breakers"},
     {"QUARANTINED", "the kernel is known to be wrong, to crash or to lose the device for such calls",
      "install another version of its library, or `layerzero health reset` if it was another's fault"},
+    {"PLAN_BUCKET_MISS", "the dispatch table has no choice for such a call, so that it is selected while running",
+     "add its sizes to the buckets of `layerzero solve`"},
 }};
-static_assert(kInfos.back().name == "QUARANTINED");
+static_assert(kInfos.back().name == "PLAN_BUCKET_MISS");
 }  // namespace
 
 const ReasonInfo& Info(ReasonCode code) { return kInfos[size_t(code)]; }

@@ -97,6 +97,8 @@ void Engine::BeforeSelecting(const BoundCall& r) {
     const HostRuntime* const runtime = host();
     if (runtime && runtime->begin && runtime->begin()) host_began_.store(true, std::memory_order_release);
   }
+  const bool registered = !host() || host_began_.load(std::memory_order_acquire);
+  if (table_pending_.load(std::memory_order_acquire) && registered) LoadPolicyTable();
   selector_.health().Begin();
 }
 
@@ -124,6 +126,7 @@ void Engine::PolicyChanged() {
       .folder = policy.health_persist ? policy.cache_dir : std::string(),
       .build = BuildId(),
   });
+  PolicyTableChanged(policy.table);
   const bool shadow = policy.health_shadow_rate > 0;
   if (shadow != std::exchange(shadow_of_policy_, shadow)) Shadow(shadow ? 1 : -1);
   selector_.Invalidate(EpochKind::kPolicy);

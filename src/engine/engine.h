@@ -144,6 +144,9 @@ class LZ_OWN Engine {
   Result<std::string> Perfdb(std::string_view command, std::string_view arguments);
   std::string MeasuredCalls() const;  // JSON: [{"operation", "us": {kernel id: median}}] of the records in force
 
+  // ---- dispatch tables (engine/table.cpp): one command and its arguments, both ways JSON; "build" returns bytes
+  Result<std::string> Table(std::string_view command, std::string_view arguments);
+
   // ---- inspection, all JSON; bound requests are not needed for lists
   Result<std::string> Explain(Request& request, std::string_view device = {}, Proofs proofs = Proofs::kAdmissible);
   // The same text of a selection that was made; the request's outputs have shapes (an Observer gets both).
@@ -191,6 +194,10 @@ class LZ_OWN Engine {
   size_t NumRecordsInForce() const;
   std::optional<Measurement> Measured(const KernelEntry& kernel, const BoundCall& call) const;
   void BeforeSelecting(const BoundCall& call);
+  Status LoadTable(const std::string& path, const std::string& numerics, bool tp_invariant);
+  void LoadPolicyTable();  // that of the policy, at the first selection: all libraries are registered then
+  void PolicyTableChanged(const std::string& path);
+  std::string TableState();
   void PolicyChanged();  // applies device maps and time to live, which are not rules; advances the epoch
 
   mutable Selector selector_;
@@ -216,6 +223,9 @@ class LZ_OWN Engine {
   mutable std::mutex prior_mutex_;
   Priors priors_;
   std::string prior_problem_;  // problem with the machine's files
+  std::mutex table_mutex_;
+  std::string policy_table_, table_problem_;  // the policy's path; why its table is not in force
+  std::atomic<bool> table_pending_{false};    // it was not loaded yet
   std::string cuda_library_;   // "loaded", "none" or the reason for a refusal
 };
 

@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "base/reclaimer.h"
+#include "core/call_reason.h"
 #include "engine/engine.h"
+#include "engine/table.h"
 #include "pipeline/dispatch_counters.h"
 #include "pipeline/filter_health.h"
 #include "pipeline/request_facts.h"
@@ -14,8 +16,6 @@
 
 namespace lz {
 namespace {
-
-std::string ValueText(const Operation& op, const Field* f, int64_t v);
 
 // A set of the policy, as the values of the field that it restricts.
 std::string AllowedText(const Operation& op, uint8_t slot, int64_t bits) {
@@ -33,7 +33,8 @@ std::string AllowedText(const Operation& op, uint8_t slot, int64_t bits) {
   return text.empty() ? "none" : text;
 }
 
-// The number of a field as users write it.
+}  // namespace
+
 std::string ValueText(const Operation& op, const Field* f, int64_t v) {
   if (!f) return std::to_string(v);
   switch (f->type) {
@@ -66,6 +67,14 @@ std::string ValueText(const Operation& op, const Field* f, int64_t v) {
   if (f->name == "layout" && size_t(v) < op.layout_names().size()) return op.layout_names()[size_t(v)];
   return std::to_string(v);
 }
+
+std::string CapabilitiesHashOf(const std::string& kernels, const Device& d) {
+  std::string text = std::string(Engine::BuildId()) + '\n' + kernels + '\n' + d.model + '\n';
+  for (int64_t fact : d.facts) text += std::to_string(fact) + ' ';
+  return Sha256Hex(text);
+}
+
+namespace {
 
 // `operand`: of the row, or the value of its fact.
 std::string WantedText(const Operation& op, const Field* f, const Row& row, int64_t operand) {
@@ -235,14 +244,6 @@ Json CandidateJson(const Request& r, const Candidate& c, const Device& device) {
   return j;
 }
 
-// Hash of the kernels, this build and a device: everything besides the policy and measured times that a choice may
-// depend on.
-std::string CapabilitiesHashOf(const std::string& kernels, const Device& d) {
-  std::string text = std::string(Engine::BuildId()) + '\n' + kernels + '\n' + d.model + '\n';
-  for (int64_t fact : d.facts) text += std::to_string(fact) + ' ';
-  return Sha256Hex(text);
-}
-
 Json DeviceJson(const Device& d, const std::string& capabilities) {
   Json facts = Json::object();
   for (size_t i = 0; i < d.facts.size(); ++i) facts[std::string(kDeviceFields[i].name)] = d.facts[i];
@@ -345,6 +346,8 @@ std::string Engine::SelectionText(const Request& request, const SelectionReport&
                    {"source", kLayoutSourceNames[size_t(request.layout_source)]}};
   }
   j["key"] = FactsJson(request);
+  j["class"] = ClassOfCall(request);
+  j["table"] = TableJson(report, selector_.table().get());
   j["options"] = OptionsOf(request);
   char hash[17];
   static constexpr char kHex[] = "0123456789abcdef";
@@ -487,7 +490,7 @@ std::string Engine::DescriptorFacts() {
 
 std::string Engine::ReasonCodes() {
   Json j = Json::array();
-  for (size_t i = 1; i < size_t(ReasonCode::kCount); ++i) {
+  for (size_t i = 1; i < kNumReasonCodes; ++i) {
     const ReasonInfo& info = Info(ReasonCode(i));
     j.push_back({{"code", info.name}, {"cause", info.cause}, {"fix", info.fix}});
   }

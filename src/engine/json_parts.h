@@ -6,6 +6,8 @@
 #include <string_view>
 
 #include "core/dtype.h"
+#include "platform/device.h"
+#include "registry/operation.h"
 
 namespace lz {
 
@@ -21,6 +23,13 @@ inline Json Names(DTypeMask mask) {
   }
   return names;
 }
+
+// The number of a field as users write it.
+std::string ValueText(const Operation& op, const Field* field, int64_t value);
+
+// SHA-256 of the kernels' hash, this build and a device: everything besides the policy and measured times that a choice
+// may depend on.
+std::string CapabilitiesHashOf(const std::string& kernels, const Device& device);
 
 // The kind of work that an operation does, by the first name of its id: "tensor", "sampling", ...
 std::string_view OpKind(std::string_view id);

@@ -197,16 +197,18 @@ std::string LockOf(const BoundCall& call, int variant, const Device& device, con
 }
 
 std::vector<Candidate> Filter(const BoundCall& call, int variant, const Device& device, const OperationPolicy& policy,
-                              std::span<const Backend* const> not_now, bool may_compile) {
+                              std::span<const Backend* const> not_now, bool may_compile, const KernelEntry* only) {
   const CallFacts facts{call, {device.facts, policy.facts}};
   const Adaptation adaptation(*policy.policy);
   // Dispatch transforms for native kernels in host memory; for host kernels the binding does, on any device.
   const bool on_cpu = Platform(device.fact(DeviceField::kPlatform)) == Platform::kCpu;
   const auto& kernels = call.state->kernels[size_t(variant)];
-  std::vector<Candidate> candidates(kernels.size());
-  for (size_t i = 0; i < kernels.size(); ++i) {
-    Candidate& c = candidates[i];
-    const KernelEntry& k = *kernels[i];
+  std::vector<Candidate> candidates;
+  candidates.reserve(kernels.size());
+  for (const KernelEntry* kernel : kernels) {
+    const KernelEntry& k = *kernel;
+    if (only && kernel != only && !k.spec.reference) continue;
+    Candidate& c = candidates.emplace_back();
     c.kernel = &k;
     ApplyPreferences(facts, &c);
     // A simulated device represents a machine that has the libraries.

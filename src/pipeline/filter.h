@@ -57,18 +57,18 @@ struct Candidate {
 int VariantOf(const BoundCall& call);
 
 // All kernels of `variant`, with reasons. Those of the backends `not_now` are refused for this call. `may_compile`: the
-// call may wait until a kernel is compiled, unless it is captured. A reason whose row
-// is kNoRow is not a rule of the kernel: its field, if any, is the operation's.
+// call may wait until a kernel is compiled, unless it is captured. `only`: this kernel and references. A reason whose
+// row is kNoRow is not a rule of the kernel: its field, if any, is the operation's.
 inline constexpr uint32_t kNoRow = UINT32_MAX;
 inline constexpr uint16_t kNoField = UINT16_MAX;
 std::vector<Candidate> Filter(const BoundCall& call, int variant, const Device& device, const OperationPolicy& policy,
-                              std::span<const Backend* const> not_now = {}, bool may_compile = false);
+                              std::span<const Backend* const> not_now = {}, bool may_compile = false,
+                              const KernelEntry* only = nullptr);
 
 // The kind of this call for a kernel that is compiled at its first call of each kind.
 JitKind JitKindOf(const BoundCall& call, const KernelEntry& kernel, const Surroundings& around);
 // True for a kernel that is refused only because it is not compiled yet.
 bool LacksCompilationAlone(const Candidate& candidate);
-
 // True if all rows hold for this call.
 bool HoldForCall(const BoundCall& call, const std::vector<Row>& rows, const Device& device,
                  const OperationPolicy& policy);

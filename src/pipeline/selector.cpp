@@ -161,6 +161,7 @@ Result<const Plan*> Selector::SelectNew(Request& r, Missed& missed, const Backen
   auto policy = policies_.For(r.policy, *r.op);  // 3; may split classes further
   if (!policy.ok()) return policy.TakeStatus();
   const Policy& p = *(*policy)->policy;
+  const TablePart table = TableFor(r);
   r.machine = &context_.device(r.device);
   RefreshFacts(r);
   *keep = p.cache_enabled;
@@ -184,10 +185,11 @@ Result<const Plan*> Selector::SelectNew(Request& r, Missed& missed, const Backen
   selections_.fetch_add(1, std::memory_order_relaxed);
   const auto start = std::chrono::steady_clock::now();
   bool trial = false;
-  auto report = Evaluate(r, **policy, {.backends = not_now});
+  const Without without = {.backends = not_now, .table = &table};
+  auto report = Evaluate(r, **policy, without);
   *due = report.ok() ? Due(*report, Proofs::kPlan) : nullptr;
   while (report.ok() && report->plan && !*due && !health_.MayRun(*report->plan->kernel, r.device, &trial)) {
-    report = Evaluate(r, **policy, {.backends = not_now});  // another call has just begun to try that kernel
+    report = Evaluate(r, **policy, without);  // another call has just begun to try that kernel
     *due = report.ok() ? Due(*report, Proofs::kPlan) : nullptr;
   }
   Result<const Plan*> result = Choice(report);
@@ -195,6 +197,7 @@ Result<const Plan*> Selector::SelectNew(Request& r, Missed& missed, const Backen
   if (*keep) cache.Insert(missed.key, missed.hash, epochs, *result, size_t(p.cache_max_size));
   if (flight) flights_.Complete(flight);
   r.missed = true;
+  if (table.table && report.ok() && !*due) table.table->Count(report->table);
   if (report.ok() && !*due) Report(r, *report, start);
   return result;
 }
@@ -210,9 +213,10 @@ Result<SelectionReport> Selector::Explain(Request& r, Proofs proofs) {
   if (before_selecting_) before_selecting_(r);
   auto policy = policies_.For(r.policy, *r.op);
   if (!policy.ok()) return policy.TakeStatus();
+  const TablePart table = TableFor(r);
   r.machine = &context_.device(r.device);
   RefreshFacts(r);
-  return EvaluateProven(r, **policy, proofs);
+  return EvaluateProven(r, **policy, proofs, &table);
 }
 
 Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& policy, const Without& without) {
@@ -230,20 +234,18 @@ Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& po
                                                 .wanted = "a call that is one of its operations",
                                                 .got = "one that none of them describes"});
   }
-  report.candidates = Filter(r, report.variant, device, policy, without.backends, without.may_compile);  // 5
-  FilterByHealth(r, policy, without, &report.candidates);
-  report.temporary = ApplyHeadroom(r, p, &report.candidates) || !without.backends.empty() || !without.failed.empty();
   report.lock = LockOf(r, report.variant, device, policy);
-  const int best = Best(r, p, without, &report.candidates);  // 6
-  if (report.lock.empty()) {
-    const bool is_reference = best >= 0 && report.candidates[size_t(best)].kernel->spec.reference;
-    if (best >= 0 && (!is_reference || p.fallback_enabled || !p.enabled)) report.winner = best;
-  } else {
-    for (size_t i = 0; i < report.candidates.size(); ++i) {
-      const Candidate& c = report.candidates[i];
-      if (c.kernel->id == report.lock && c.admissible()) report.winner = int(i);
-    }
+  const bool asks = without.table && without.table->table && report.lock.empty();
+  const KernelEntry* const chosen = asks ? FromTable(r, policy, *without.table, &report) : nullptr;
+  FilterAll(r, policy, without, without.explains || !chosen || chosen->spec.reference ? nullptr : chosen, &report);
+  const auto takes = [&](const Candidate& c) { return c.kernel == chosen && c.admissible(); };
+  const auto at = std::ranges::find_if(report.candidates, takes);
+  const int of_table = at == report.candidates.end() ? -1 : int(at - report.candidates.begin());
+  if (chosen && of_table < 0) {
+    report.table = TableUse::kRefused;
+    if (!without.explains) FilterAll(r, policy, without, nullptr, &report);
   }
+  Choose(r, p, without, of_table, &report);
   AddLocked(r, device, policy, &report);
   report.wanted = WantedIfCompiled(r, p, without, report);
   if (report.wanted) report.wanted_kind = JitKindOf(r, *report.wanted, {device.facts, policy.facts});
@@ -254,6 +256,31 @@ Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& po
   }
   if (report.winner >= 0) report.plan = MakePlan(report, p);  // 7
   return report;
+}
+
+void Selector::FilterAll(Request& r, const OperationPolicy& policy, const Without& without, const KernelEntry* only,
+                         SelectionReport* report) {
+  const Device& device = context_.device(r.device);
+  report->candidates = Filter(r, report->variant, device, policy, without.backends, without.may_compile, only);  // 5
+  FilterByHealth(r, policy, without, &report->candidates);
+  report->temporary =
+      ApplyHeadroom(r, *policy.policy, &report->candidates) || !without.backends.empty() || !without.failed.empty();
+}
+
+// `of_table`: index of the table's choice, which needs no score; -1: none.
+void Selector::Choose(Request& r, const Policy& p, const Without& without, int of_table, SelectionReport* report) {
+  int best = of_table;
+  if (of_table < 0 || without.explains) best = Best(r, p, without, &report->candidates);  // 6
+  if (of_table >= 0) best = of_table;
+  if (report->lock.empty()) {
+    const bool is_reference = best >= 0 && report->candidates[size_t(best)].kernel->spec.reference;
+    if (best >= 0 && (!is_reference || p.fallback_enabled || !p.enabled)) report->winner = best;
+    return;
+  }
+  for (size_t i = 0; i < report->candidates.size(); ++i) {
+    const Candidate& c = report->candidates[i];
+    if (c.kernel->id == report->lock && c.admissible()) report->winner = int(i);
+  }
 }
 
 // Refuses kernels whose workspace would leave less than the policy's headroom, or take more than its fraction of free

@@ -16,6 +16,7 @@
 #include "pipeline/dispatch.h"
 #include "pipeline/plan.h"
 #include "pipeline/score.h"
+#include "pipeline/selector_table.h"
 #include "policy/store.h"
 
 namespace lz {
@@ -47,6 +48,9 @@ struct SelectionReport {
   // A kernel that would have been chosen if it were compiled for such calls, and their kind; nullptr: none.
   const KernelEntry* wanted = nullptr;
   JitKind wanted_kind;
+  TableUse table = TableUse::kNone;
+  std::string table_path;             // of the table in force; empty: none
+  OperationTable::Found table_found;  // what it has for the call
 };
 
 // The class of a request that the plan cache does not have.
@@ -102,6 +106,12 @@ class Selector {
   // Never cached; a request without an admissible kernel is a report without a winner.
   Result<SelectionReport> Explain(Request& request, Proofs proofs = Proofs::kAdmissible);
 
+  // The dispatch table in force; nullptr: none. A change makes every plan stale.
+  void SetTable(std::shared_ptr<TableInForce> table);
+  std::shared_ptr<TableInForce> table() const;
+  // While it is true, selections of this thread ask no table: for making one.
+  static void IgnoreTable(bool ignore);
+
   Registry& registry() { return registry_; }
   Context& context() { return context_; }
   Policies& policies() { return policies_; }
@@ -138,14 +148,27 @@ class Selector {
   using Backends = std::vector<const Backend*>;
   Result<const Plan*> SelectNew(Request& request, Missed& missed, const Backends& not_now, bool* keep, Backend** due);
   Result<const Plan*> Choice(Result<SelectionReport>& report);  // its plan, or the reason why there is none
-  // Kernels that are out for one evaluation.
+  // The table's part for the operation of a call; see TableInForce.
+  struct TablePart {
+    std::shared_ptr<TableInForce> table;
+    std::shared_ptr<const OperationTable> part;
+  };
+  TablePart TableFor(const BoundCall& call);
+  const KernelEntry* FromTable(const Request& request, const OperationPolicy& policy, const TablePart& table,
+                               SelectionReport* report) const;
+  // Kernels that are out for one evaluation, and what decides it.
   struct Without {
     std::span<const Backend* const> backends;
     std::span<const KernelEntry* const> failed;
     bool least_memory = false;  // the smallest workspace wins: memory is short
     bool host_kernels = false;
     bool may_compile = false;  // nothing else serves the call
+    const TablePart* table = nullptr;  // nullptr: no table is asked
+    bool explains = false;             // all candidates are scored, whatever the table says
   };
+  void FilterAll(Request& request, const OperationPolicy& policy, const Without& without, const KernelEntry* only,
+                 SelectionReport* report);
+  void Choose(Request& request, const Policy& policy, const Without& without, int of_table, SelectionReport* report);
   Result<SelectionReport> Evaluate(Request& request, const OperationPolicy& policy, const Without& without);
   void FilterByHealth(Request& request, const OperationPolicy& policy, const Without& without,
                       std::vector<Candidate>* candidates);
@@ -154,7 +177,8 @@ class Selector {
                                       const SelectionReport& report);
   std::vector<const Backend*> UntriedBackends(const Request& request) const;
   Status LostDevice(const Request& request);
-  Result<SelectionReport> EvaluateProven(Request& request, const OperationPolicy& policy, Proofs proofs);
+  Result<SelectionReport> EvaluateProven(Request& request, const OperationPolicy& policy, Proofs proofs,
+                                         const TablePart* table = nullptr);
   Backend* Due(const SelectionReport& report, Proofs proofs) const;
   bool ApplyHeadroom(Request& request, const Policy& policy, std::vector<Candidate>* candidates) const;
   static Status MayTake(void* self, const Request& request, uint64_t bytes);
@@ -177,6 +201,8 @@ class Selector {
   PlanTable plans_;
   Health health_{registry_, [this](int32_t device) -> const Device& { return context_.device(device); },
                  [this] { Invalidate(EpochKind::kCapabilities); }};
+  mutable std::mutex table_mutex_;
+  std::shared_ptr<TableInForce> table_;
   Prover prover_;
   std::mutex proof_mutex_;
   MeasurementSource measurements_;

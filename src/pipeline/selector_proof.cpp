@@ -54,10 +54,11 @@ Backend* Selector::Due(const SelectionReport& report, Proofs proofs) const {
   return nullptr;
 }
 
-Result<SelectionReport> Selector::EvaluateProven(Request& r, const OperationPolicy& policy, Proofs proofs) {
+Result<SelectionReport> Selector::EvaluateProven(Request& r, const OperationPolicy& policy, Proofs proofs,
+                                                 const TablePart* table) {
   Backends not_now;
   while (true) {
-    auto report = Evaluate(r, policy, {.backends = not_now});
+    auto report = Evaluate(r, policy, {.backends = not_now, .table = table, .explains = true});
     Backend* const due = report.ok() ? Due(*report, proofs) : nullptr;
     if (!due) return report;
     if (!Prove(*due)) not_now.push_back(due);

@@ -55,6 +55,9 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
     Bool("debug", "false", "check what each kernel did after its dispatch, and name a faulty one"),
     Bool("graph_strict_mode", "false", "a CUDA graph capture uses only kernels whose safety was proven on this device"),
     Bool("hold_numerics", "false", "a kernel that replaces a failed one must have its numerics class"),
+    Bool("plan_mode", "false", "lz.solve joins neighboring operations where one kernel for both costs less"),
+    Of(KeyType::kOptionalPath, "table", "\"\"",
+       "dispatch table that `layerzero solve` wrote: its kernels are chosen before scoring", kProcessWide),
     Int("memory_headroom_mb", "1024", 0, 1e9, "memory that no workspace may take, MiB"),
     Float("prefer_tolerance", "0.05", 0, 1, "a preferred source wins within this fraction of the best time"),
     Of(KeyType::kPath, "cache_dir", "\"~/.cache/layerzero\"", "directory of converted weights and measured times",
@@ -193,7 +196,6 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
 
 // The plans of docs/roadmap.md: keys, and sections of which no key is read yet.
 constexpr auto kRoadmap = std::to_array<Text>({
-    "plan_mode",
     "auto_tune_on_warmup",
     "pipelines",
     "perfdb.auto_tune",

@@ -3,6 +3,7 @@
 #include "policy/policy.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 
 #include "policy/keys.h"
@@ -71,6 +72,7 @@ class Merger {
     }
     SetMembers(policy);
     policy.hash = StableHash(Canonical(policy));
+    policy.selection_hash = StableHash(Canonical(policy, true));
     return policy;
   }
 
@@ -193,6 +195,8 @@ class Merger {
     set("trace.nvtx", policy.trace_nvtx);
     set("hold_numerics", policy.hold_numerics);
     set("jit.fail_on_no_fallback", policy.jit_fail_on_no_fallback);
+    set("plan_mode", policy.plan_mode);
+    set("table", policy.table);
     set("health.failures", policy.health_failures);
     set("health.retry_s", policy.health_retry_s);
     set("health.error_budget", policy.health_error_budget);
@@ -222,10 +226,10 @@ class Merger {
   }
 
   // The text that is hashed: every value except paths, and which lock wins if several layers have some.
-  std::string Canonical(const Policy& policy) const {
+  std::string Canonical(const Policy& policy, bool of_selection = false) const {
     std::string text;
     for (const PolicyKey& key : PolicyKeys()) {
-      if (!IsHashed(key.type)) continue;
+      if (!IsHashed(key.type) || (of_selection && !DecidesSelection(key.name))) continue;
       text += std::string(key.name) + "=" + policy.settings.at(std::string(key.name)) + "\n";
     }
     std::vector<int> layers;
@@ -247,6 +251,17 @@ class Merger {
 };
 
 }  // namespace
+
+// tp.size is a fact that kernels' rows compare: a table that is invariant to it serves several sizes.
+bool DecidesSelection(std::string_view key) {
+  constexpr auto kNever = std::to_array<std::string_view>(
+      {"version", "explain_enabled", "log_selections", "log_json", "cache_dir", "table", "plan_mode", "tp.size",
+       "perfdb.path", "hold_numerics", "debug", "layout.warn_interval_s"});
+  constexpr auto kSections =
+      std::to_array<std::string_view>({"cache.", "metrics.", "trace.", "health.", "isolation.", "security.", "backend_"});
+  return std::ranges::find(kNever, key) == kNever.end() &&
+         std::ranges::none_of(kSections, [&](std::string_view section) { return key.starts_with(section); });
+}
 
 Result<Policy> ParsePolicy(std::span<const PolicyLayer> layers) {
   Merger merger;

@@ -73,6 +73,8 @@ struct Policy {
   bool trace_opentelemetry = false;
   bool trace_nvtx = false;
   bool hold_numerics = false;
+  bool plan_mode = false;   // lz.solve joins neighboring operations by cost
+  std::string table;        // file of the dispatch table; empty: none
   int64_t health_failures = 3;
   double health_retry_s = 30;
   int64_t health_error_budget = 100;
@@ -94,11 +96,15 @@ struct Policy {
   std::map<std::string, std::string> origins;     // every key, and "locks.<name>" -> "default", "layerzero.yaml:12"
   std::map<std::string, std::string> lock_names;  // every lock that a layer sets or removes -> where
   std::map<std::string, int> lock_layers;         // lock name -> index of its layer: the higher one wins
+  uint64_t selection_hash = 0;  // hash of the values that decide selections (DecidesSelection), without tp.size
   uint64_t hash = 0;  // hash of every value, not of paths, layer names and lines: equal content, equal hash, in
                       // any process
   bool allow_jit_compile = false;
   bool jit_fail_on_no_fallback = true;
 };
+
+// False for keys that never change which kernel is selected: where files are, what is logged, how failures are handled.
+bool DecidesSelection(std::string_view key);
 
 // A lock that covers an operation.
 struct LockMatch {

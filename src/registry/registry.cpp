@@ -392,19 +392,20 @@ size_t Registry::num_kernels() const {
   return size_t(std::ranges::count(entries_, false, &KernelEntry::removed));
 }
 std::string Registry::CapabilitiesHash() const {
+  std::lock_guard lock(mutex_);
+  if (capabilities_at_ == changes_) return capabilities_;
   std::vector<std::string> lines;
-  {
-    std::lock_guard lock(mutex_);
-    for (const KernelEntry& e : entries_) {
-      if (e.removed) continue;
-      lines.push_back(e.operation + '|' + e.id + '|' + std::to_string(e.spec.version) + '|' + e.descriptor + '|' +
-                      (e.availability.installed ? '1' : '0') + '|' + e.availability.version + '\n');
-    }
+  for (const KernelEntry& e : entries_) {
+    if (e.removed) continue;
+    lines.push_back(e.operation + '|' + e.id + '|' + std::to_string(e.spec.version) + '|' + e.descriptor + '|' +
+                    (e.availability.installed ? '1' : '0') + '|' + e.availability.version + '\n');
   }
   std::ranges::sort(lines);
   std::string text;
   for (const std::string& line : lines) text += line;
-  return Sha256Hex(text);
+  capabilities_ = Sha256Hex(text);
+  capabilities_at_ = changes_;
+  return capabilities_;
 }
 uint64_t Registry::num_changes() const {
   std::lock_guard lock(mutex_);

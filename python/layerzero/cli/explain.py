@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
-from layerzero.cli._call import Device, Operation, check_device, read_call, takes_call
+from layerzero.cli._call import Device, Operation, check_device, takes_call
 from layerzero.cli._output import Json, Verbose, one_of_option, print_json, print_table
 from layerzero.errors import InvalidRequestError, one_of
 from layerzero.host.optional import need
 from layerzero.inspection import explain_call
+from layerzero.inspection.call_text import read_call
 from layerzero.inspection.report import SelectionReport
 from layerzero.inspection.text import terminal_width
 from layerzero.models.options import DTYPES

@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
-from layerzero.cli._call import Device, Operation, check_device, read_call, takes_call
+from layerzero.cli._call import Device, Operation, check_device, takes_call
 from layerzero.cli._output import Json, print_json
+from layerzero.inspection.call_text import read_call
 from layerzero.inspection import choice, explain_call
 
 

@@ -10,6 +10,8 @@ def why_chosen(report: dict[str, Any]) -> str:
         return "no kernel may run"
     if report["locked"]:
         return "locked"
+    if report["table"] is not None and report["table"]["use"] == "used":
+        return "the dispatch table"
     if winner["reference"]:
         return "only a reference is left"
     if not any(c["admissible"] and not c["reference"] and c is not winner for c in report["candidates"]):

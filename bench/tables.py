@@ -1,0 +1,108 @@
+"""Times to load a dispatch table and to select with one; memory over repeated loads. Writes JSON to standard output.
+
+    python bench/tables.py [--entries 10000] [--output bench/results/tables-<machine>.json]
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+import layerzero as lz
+from layerzero import _layerzero
+from layerzero.tables import engine
+
+BAR_MS = 1.0  # for 10,000 entries
+
+
+def large(entries: int) -> lz.DispatchTable:
+    """A table of this machine with so many entries: the classes of one norm, divided among sizes."""
+    table = lz.solve("rms_norm --input bf16[rows,576] --weight bf16[576]", {"rows": [1 << 20]})
+    document, (first, *_) = table.document, table.entries()
+    ops = []
+    for i in range(entries):
+        when = {**first["when"], "...": [8 * i + 1, 8 * i + 8], "hidden": [576, 576]}
+        ops.append({"op": first["op"], "kernel_id": first["kernel_id"], "when": when, "us": 1.0})
+    document["plans"] = [{"bucket": {"rows": 8 * entries}, "ops": ops, "jit_artifacts": []}]
+    return lz.DispatchTable(document)
+
+
+def milliseconds(work, rounds: int) -> list[float]:
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work()
+        times.append((time.perf_counter() - start) * 1e3)
+    return sorted(times)
+
+
+def resident_kib() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4
+
+
+def hits(rounds: int = 20000) -> float:
+    """Nanoseconds of a call whose plan the call site has: the least of several runs."""
+    x, w = torch.ones(4, 576, dtype=torch.bfloat16), torch.ones(576, dtype=torch.bfloat16)
+    lz.rms_norm(x, w)
+    best = float("inf")
+    for _ in range(7):
+        start = time.perf_counter_ns()
+        for _ in range(rounds):
+            lz.rms_norm(x, w)
+        best = min(best, (time.perf_counter_ns() - start) / rounds)
+    return best
+
+
+def misses(rounds: int = 200) -> float:
+    """Microseconds of a selection: `which` after every plan was made stale."""
+    x, w = torch.ones(4, 576, dtype=torch.bfloat16), torch.ones(576, dtype=torch.bfloat16)
+
+    def once():
+        _layerzero.invalidate()
+        lz.rms_norm(x, w)
+
+    return milliseconds(once, rounds)[rounds // 2] * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--entries", type=int, default=10000)
+    parser.add_argument("--rounds", type=int, default=101)
+    parser.add_argument("--output", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    without = {"hit_ns": hits(), "miss_us": misses()}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "large.lzt"
+        large(given.entries).save(path)
+        load = milliseconds(lambda: engine("load", path=str(path)), given.rounds)
+        used = lz.explain("rms_norm", torch.ones(4, 576, dtype=torch.bfloat16), torch.ones(576, dtype=torch.bfloat16))
+        used_with = {"hit_ns": hits(), "miss_us": misses()}
+        before = resident_kib()
+        for _ in range(1000):
+            engine("load", path=str(path))
+        grown = resident_kib() - before
+        report = {
+            "device": engine("identity")["hardware_signature"],
+            "entries": given.entries,
+            "bytes": path.stat().st_size,
+            "load_ms": {"least": load[0], "median": statistics.median(load), "p90": load[int(len(load) * 0.9)]},
+            "use": used.table.use,
+            "without_table": without,
+            "with_table": used_with,
+            "kib_grown_over_1000_loads": grown,
+        }
+        lz.unload_table()
+    report["ok"] = report["load_ms"]["least"] <= BAR_MS and used.table.use == "used" and grown < 4096
+    text = json.dumps(report, indent=2)
+    print(text)
+    if given.output:
+        given.output.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

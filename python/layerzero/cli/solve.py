@@ -1,0 +1,122 @@
+"""layerzero solve."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from layerzero.cli._call import Device, check_device
+from layerzero.cli._output import Json, Quiet, note, print_json
+from layerzero.errors import InvalidRequestError
+
+HOW = "layerzero solve --operation 'rms_norm --input bf16[seq_len,4096] --weight bf16[4096]' --bucket seq_len=128,512"
+
+
+def command(
+    operation: Annotated[
+        list[str] | None, typer.Option(help="a call with names of buckets as sizes; may be repeated")
+    ] = None,
+    operations: Annotated[Path | None, typer.Option(help="a file of such calls, one per line")] = None,
+    model: Annotated[Path | None, typer.Option(help="the folder of a model")] = None,
+    bucket: Annotated[list[str] | None, typer.Option(help="NAME=SIZE,SIZE...; default: the usual ones")] = None,
+    output: Annotated[Path | None, typer.Option(help="write the table: in binary form, or as JSON for *.json")] = None,
+    lock: Annotated[Path | None, typer.Option(help="write a lock, such as layerzero.lock")] = None,
+    check: Annotated[Path | None, typer.Option(help="make the table of a lock again and compare")] = None,
+    device: Annotated[str | None, Device] = None,
+    numerics: Annotated[str | None, typer.Option(help="the only numerics class; default: those without one")] = None,
+    tp_invariant: Annotated[bool, typer.Option(help="only kernels that are invariant to the TP size")] = False,
+    capturing: Annotated[bool, typer.Option(help="decisions inside CUDA graph captures")] = False,
+    plan_mode: Annotated[bool, typer.Option(help="join neighboring operations by cost")] = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Makes the dispatch table of a model or of calls: the kernel for each bucket of sizes, for `table:` in layerzero.yaml.
+
+    With --check nothing is written: exit code 1 if a choice or a version is not that of the lock.
+    """
+    check_device(device)
+    sources = sum(given is not None and given != [] for given in (operation, operations, model, check))
+    if sources != 1:
+        raise InvalidRequestError("solve", HOW, f"{sources} of --operation, --operations, --model and --check")
+    progress = note(quiet)
+    if check is not None:
+        raise typer.Exit(_check(check, device, progress, json))
+    from layerzero.tables.lock import lock_of, model_at, write_lock
+    from layerzero.tables.solve import solve
+
+    what: Any = operation
+    if operations is not None:
+        what = _lines(operations)
+    made_of = {"model": str(model)} if model is not None else {"operations": what}
+    table = solve(
+        model_at(model) if model is not None else what,
+        _buckets(bucket),
+        device=device,
+        model_id=model.name if model is not None else None,
+        numerics=numerics,
+        tp_invariant=tp_invariant,
+        capturing=capturing,
+        plan_mode=plan_mode or None,
+        progress=lambda text: progress(f"solving {text}"),
+    )
+    if output is not None:
+        table.save(output)
+    if lock is not None:
+        write_lock(lock, lock_of(table, made_of))
+    if json:
+        print_json({**table.document, "entries": len(table.entries())})
+    else:
+        print(table)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return [line.strip() for line in path.read_text().splitlines() if line.strip() and line.strip()[0] != "#"]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequestError("--operations", "a readable file of calls", f"{path} ({error})") from error
+
+
+def _buckets(given: list[str] | None) -> dict[str, list[int]] | None:
+    found = {}
+    for text in given or ():
+        name, equals, values = text.partition("=")
+        try:
+            found[name] = [int(value) for value in values.split(",")]
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise InvalidRequestError("--bucket", "NAME=SIZE,SIZE, for example seq_len=128,512", repr(text))
+    return found or None
+
+
+def _check(path: Path, device: str | None, progress: Any, json: bool) -> int:
+    from layerzero.tables.lock import compare, lock_of, read_lock, solve_again
+
+    before = read_lock(path)
+    table = solve_again(before, str(path), device=device, progress=lambda text: progress(f"solving {text}"))
+    found = compare(before, lock_of(table))
+    same = not any(found[key] for key in ("versions", "choices", "only_before", "only_after"))
+    report = {"before": str(path), "after": "this installation", **found, "ok": same}
+    if json:
+        print_json(report)
+    else:
+        print_differences(report)
+    return 0 if same else 1
+
+
+def print_differences(report: dict[str, Any]) -> None:
+    """Prints what `layerzero diff` and `solve --check` found, one difference a line."""
+    from layerzero.tables.lock import change_text
+
+    for one in report["versions"]:
+        print(f"{one['name']}: {one['before']} -> {one['after']}")
+    for one in report["choices"]:
+        print(change_text(one))
+    for name in report["only_before"]:
+        print(f"{name}: only before")
+    for name in report["only_after"]:
+        print(f"{name}: only after")
+    print(
+        f"{report['before']} and {report['after']}: {len(report['choices'])} of {report['calls']} choices changed, "
+        f"{len(report['versions'])} versions or settings"
+    )
