@@ -1,6 +1,6 @@
 """Times to load a dispatch table and to select with one; memory over repeated loads. Writes JSON to standard output.
 
-    python bench/tables.py [--entries 10000] [--output bench/results/tables-<machine>.json]
+python bench/tables.py [--entries 10000] [--output bench/results/tables-<machine>.json]
 """
 
 import argparse
@@ -10,9 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import torch
-
 import layerzero as lz
+import torch
 from layerzero import _layerzero
 from layerzero.tables import engine
 
@@ -20,7 +19,7 @@ BAR_MS = 1.0  # for 10,000 entries
 
 
 def large(entries: int) -> lz.DispatchTable:
-    """A table of this machine with so many entries: the classes of one norm, divided among sizes."""
+    """A table of this machine with this number of entries: the classes of one norm, divided among sizes."""
     table = lz.solve("rms_norm --input bf16[rows,576] --weight bf16[576]", {"rows": [1 << 20]})
     document, (first, *_) = table.document, table.entries()
     ops = []

@@ -121,7 +121,11 @@ def reason_codes(tree: Tree) -> Iterator[Promise]:
         if name == "AUTO":
             continue
         constant = "".join(part.capitalize() for part in name.split("_"))
-        reader = tree.first(sources, rf"(?<![=!]= )ReasonCode::k{constant}\b|(?<!:)\bk{constant}\)|\b{name}\b", [CODES, "src/core/reason.h"])
+        reader = tree.first(
+            sources,
+            rf"(?<![=!]= )ReasonCode::k{constant}\b|(?<!:)\bk{constant}\)|\b{name}\b",
+            [CODES, "src/core/reason.h"],
+        )
         test = tree.first([tree.root / RAISED_TEST], rf'^    "{name}": ')
         yield Promise("reason code", name, declared, reader, test)
 

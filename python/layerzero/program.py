@@ -16,6 +16,7 @@ from typing import Any
 
 from layerzero import _layerzero
 from layerzero.contracts import contracts
+from layerzero.host.policy import policy_in_force
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +87,12 @@ class ProgramBuilder:
         self._steps.append((_layerzero.ops[operation], inputs, arguments, written))
 
     def build(self) -> "Program":
+        """Returns the program. With the policy's plan_mode an addition and the norm that follows are one step where measured
+        times say that this costs less."""
+        if policy_in_force()["keys"]["plan_mode"]["value"]:
+            from layerzero.tables.joint_steps import join_steps
+
+            self._steps = join_steps(self._steps, self._values)
         return Program(_layerzero.program(self._values, self._steps), [step[0].__name__ for step in self._steps])
 
 

@@ -226,7 +226,7 @@ class LZ_OWN Engine {
   std::mutex table_mutex_;
   std::string policy_table_, table_problem_;  // the policy's path; why its table is not in force
   std::atomic<bool> table_pending_{false};    // it was not loaded yet
-  std::string cuda_library_;   // "loaded", "none" or the reason for a refusal
+  std::string cuda_library_;                  // "loaded", "none" or the reason for a refusal
 };
 
 }  // namespace lz

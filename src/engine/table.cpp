@@ -81,9 +81,8 @@ std::string TextOf(const std::vector<TableDifference>& differences) {
 std::string HardwareSignature(const Device& device) {
   if (device.platform == Platform::kCpu) return "cpu_" + Slug(perfdb::DeviceId(device));
   const int64_t cuda = device.fact(DeviceField::kCudaVersion);
-  return std::string(kPlatformNames[size_t(device.platform)]) + "_sm" +
-         std::to_string(device.fact(DeviceField::kSm)) + "_cu" + std::to_string(cuda / 100) + "_" +
-         Slug(perfdb::DeviceId(device));
+  return std::string(kPlatformNames[size_t(device.platform)]) + "_sm" + std::to_string(device.fact(DeviceField::kSm)) +
+         "_cu" + std::to_string(cuda / 100) + "_" + Slug(perfdb::DeviceId(device));
 }
 
 Json TableIdentity(Selector& selector, const Device& device, const Policy& policy) {

@@ -43,8 +43,8 @@ table::Interval AlikeOf(const OperationState& state, uint16_t field, int64_t val
 }
 
 Json RangeJson(table::Interval range) {
-  return Json::array({range.lo == kLeast ? Json(nullptr) : Json(range.lo),
-                      range.hi >= kMost - 1 ? Json(nullptr) : Json(range.hi)});
+  return Json::array(
+      {range.lo == kLeast ? Json(nullptr) : Json(range.lo), range.hi >= kMost - 1 ? Json(nullptr) : Json(range.hi)});
 }
 
 bool ParseNumber(std::string_view text, int64_t* value) {

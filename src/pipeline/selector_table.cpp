@@ -125,11 +125,10 @@ std::shared_ptr<const OperationTable> TableInForce::For(Registry& registry, cons
     for (uint32_t v = 0; tree && v < tree->num_variables && part->problem_.ok(); ++v) {
       std::vector<int64_t> set;
       const auto conditions = ConditionsOf(view, op, *tree, v, &set);
-      auto rows = conditions.empty()
-                      ? Status(StatusCode::kConfig, {.field = file_->path(),
-                                                     .wanted = "variables of " + std::string(variant.id),
-                                                     .got = std::string(view.VariableName(*tree, v))})
-                      : registry.AddThresholds(op, conditions);
+      auto rows = conditions.empty() ? Status(StatusCode::kConfig, {.field = file_->path(),
+                                                                    .wanted = "variables of " + std::string(variant.id),
+                                                                    .got = std::string(view.VariableName(*tree, v))})
+                                     : registry.AddThresholds(op, conditions);
       if (!rows.ok()) {
         part->problem_ = rows.TakeStatus();
         break;

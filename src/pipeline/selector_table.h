@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "policy/store.h"
 #include "pipeline/request.h"
+#include "policy/store.h"
 #include "table/file.h"
 
 namespace lz {

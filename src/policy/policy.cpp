@@ -254,11 +254,11 @@ class Merger {
 
 // tp.size is a fact that kernels' rows compare: a table that is invariant to it serves several sizes.
 bool DecidesSelection(std::string_view key) {
-  constexpr auto kNever = std::to_array<std::string_view>(
-      {"version", "explain_enabled", "log_selections", "log_json", "cache_dir", "table", "plan_mode", "tp.size",
-       "perfdb.path", "hold_numerics", "debug", "layout.warn_interval_s"});
-  constexpr auto kSections =
-      std::to_array<std::string_view>({"cache.", "metrics.", "trace.", "health.", "isolation.", "security.", "backend_"});
+  constexpr auto kNever = std::to_array<std::string_view>({"version", "explain_enabled", "log_selections", "log_json",
+                                                           "cache_dir", "table", "plan_mode", "tp.size", "perfdb.path",
+                                                           "hold_numerics", "debug", "layout.warn_interval_s"});
+  constexpr auto kSections = std::to_array<std::string_view>(
+      {"cache.", "metrics.", "trace.", "health.", "isolation.", "security.", "backend_"});
   return std::ranges::find(kNever, key) == kNever.end() &&
          std::ranges::none_of(kSections, [&](std::string_view section) { return key.starts_with(section); });
 }

@@ -73,8 +73,8 @@ struct Policy {
   bool trace_opentelemetry = false;
   bool trace_nvtx = false;
   bool hold_numerics = false;
-  bool plan_mode = false;   // lz.solve joins neighboring operations by cost
-  std::string table;        // file of the dispatch table; empty: none
+  bool plan_mode = false;  // lz.solve joins neighboring operations by cost
+  std::string table;       // file of the dispatch table; empty: none
   int64_t health_failures = 3;
   double health_retry_s = 30;
   int64_t health_error_budget = 100;

@@ -145,7 +145,7 @@ class Registry {
   // SHA-256 of everything that decides which kernels exist: rows of the build and of descriptors, what is installed and
   // in which version. Equal sets have equal hashes, whatever the order of registration.
   std::string CapabilitiesHash() const;  // computed once after each change
-  uint64_t num_changes() const;  // changes of the set of kernels
+  uint64_t num_changes() const;          // changes of the set of kernels
   const KernelEntry* kernel(uint32_t index) const;
   bool IsRemoved(const KernelEntry& kernel) const;
 
@@ -190,7 +190,7 @@ class Registry {
   std::deque<KernelEntry> entries_;  // stable addresses
   int32_t generation_ = 0;
   uint64_t changes_ = 0;
-  mutable std::string capabilities_;       // hash as of capabilities_at_
+  mutable std::string capabilities_;  // hash as of capabilities_at_
   mutable uint64_t capabilities_at_ = UINT64_MAX;
   Status startup_;
   const Libraries libraries_;

@@ -81,8 +81,8 @@ struct Builder {
       std::ranges::copy_if(entries, std::back_inserter(part.entries),
                            [&](const Entry* e) { return range_of(e).Has(part.range.lo); });
       if (part.entries.empty()) continue;
-      const bool grows = !parts.empty() && parts.back().range.hi + int64_t{1} == part.range.lo &&
-                         parts.back().entries == part.entries;
+      const bool grows =
+          !parts.empty() && parts.back().range.hi + int64_t{1} == part.range.lo && parts.back().entries == part.entries;
       if (grows) {
         parts.back().range.hi = part.range.hi;
       } else {

@@ -57,9 +57,7 @@ def test_equal_installations_do_not_differ():
 
 
 def test_a_changed_choice_has_both_times_and_the_cost():
-    after = table_of(
-        entry("norm.rms rows=1", "b", 8.0, rival="a", rival_us=11.0), entry("mlp.linear rows=1", "d", 5.0)
-    )
+    after = table_of(entry("norm.rms rows=1", "b", 8.0, rival="a", rival_us=11.0), entry("mlp.linear rows=1", "d", 5.0))
     linear, norm = differences(BEFORE, after)["choices"]
     assert (norm["kernel_before"], norm["kernel_after"], norm["us_before"], norm["us_after"]) == ("a", "b", 10.0, 8.0)
     assert norm["cost"] == pytest.approx(0.8) and norm["kernel_before_us_now"] == 11.0
@@ -202,3 +200,63 @@ def test_a_block_has_a_signature():
     other = copy.deepcopy(NORM)
     other["key"]["hidden"] = "65"
     assert joint.signature_of([ADD, NORM]) != joint.signature_of([ADD, other])
+
+
+# ---- plan_mode in programs
+
+
+def program_of_add_and_norm(**policy):
+    torch = pytest.importorskip("torch")
+    from layerzero.program import ProgramBuilder, Rows
+
+    with lz.policy(**policy):
+        make = ProgramBuilder()
+        first, second, weight = make.input(), make.input(), make.weight(torch.full((64,), 2.0))
+        one, other, total = (make.rows(64, "float32") for _ in range(3))
+        for source, target in ((first, one), (second, other)):
+            make.add("cast", [Rows(target, (64,))], input=source, dtype="float32")
+        make.add("elementwise", [Rows(total, (64,))], input=Rows(one, (64,)), other=Rows(other, (64,)), function="add")
+        out = make.output(64, "float32")
+        make.add("rms_norm", [Rows(out, (64,))], input=Rows(total, (64,)), weight=weight, eps=1e-6)
+        return make.build()
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_plan_mode_joins_steps_of_a_program(monkeypatch, pays):  # proves: plan_mode
+    torch = pytest.importorskip("torch")
+    from layerzero.tables import joint_steps
+
+    monkeypatch.setattr(joint_steps, "_pays", lambda dtype, hidden, weighted: pays)
+    apart, joined = program_of_add_and_norm(), program_of_add_and_norm(plan_mode=True)
+    assert apart.operations[-2:] == ["elementwise", "rms_norm"]
+    assert joined.operations[2:] == (["fused_add_rms_norm"] if pays else ["elementwise", "rms_norm"])
+    inputs = (torch.randn(1, 3, 64), torch.randn(1, 3, 64))
+    results = [torch.empty(1, 3, 64) for _ in range(2)]
+    for program, result in zip((apart, joined), results, strict=True):
+        program.run(inputs, (result,))
+    torch.testing.assert_close(results[0], results[1])
+    total = inputs[0] + inputs[1]
+    torch.testing.assert_close(results[1], torch.nn.functional.rms_norm(total, (64,), torch.full((64,), 2.0), 1e-6))
+
+
+def test_steps_that_would_be_written_while_read_stay_apart():
+    from layerzero.tables.joint_steps import _joined
+
+    def rows(value, width=64, past=False):
+        return value, 0, (width,), past, 0, False
+
+    def steps(one=0, other=1, total=2, source=2, normed=3, **scalars):
+        add = (_Named("elementwise"), [rows(one), rows(other)], scalars, [rows(total)])
+        return add, (_Named("rms_norm"), [rows(source), 9], {"eps": 1e-6}, [rows(normed), None])
+
+    assert _joined(*steps())[1] == [rows(0), rows(1), 9]
+    assert _joined(*steps(total=1, source=1))[3] == [rows(3), rows(1)]
+    assert _joined(*steps(total=0, source=0))[1] == [rows(1), rows(0), 9]  # the sum replaces the second operand
+    for wrong in ({"source": 7}, {"normed": 1}, {"normed": 2}, {"function": "sub"}, {"scale": 2.0}):
+        assert _joined(*steps(**wrong)) is None
+    assert _joined(*steps(one=2, other=2)) is None
+
+
+class _Named:
+    def __init__(self, name):
+        self.__name__ = name

@@ -77,24 +77,26 @@ def kernel_without_table(call, *arguments, **options):
         tables.engine("ignore", on=False)
 
 
-CALLS = [
-    ("rms_norm", norm(rows), {}) for rows in (1, 4, 15, 16, 17, 63, 64, 255, 256, 300, 1024)
-] + [
-    ("linear", (torch.ones(rows, 576, dtype=torch.bfloat16), torch.ones(1536, 576, dtype=torch.bfloat16)), {})
-    for rows in (1, 2, 7, 8, 16, 17, 33, 200, 256, 1000)
-] + [
-    (
-        "attention",
+CALLS = (
+    [("rms_norm", norm(rows), {}) for rows in (1, 4, 15, 16, 17, 63, 64, 255, 256, 300, 1024)]
+    + [
+        ("linear", (torch.ones(rows, 576, dtype=torch.bfloat16), torch.ones(1536, 576, dtype=torch.bfloat16)), {})
+        for rows in (1, 2, 7, 8, 16, 17, 33, 200, 256, 1000)
+    ]
+    + [
         (
-            torch.ones(batch, length, 8, 64, dtype=torch.bfloat16),
-            torch.ones(batch, length, 4, 64, dtype=torch.bfloat16),
-            torch.ones(batch, length, 4, 64, dtype=torch.bfloat16),
-        ),
-        {"layout": "BSHD", "causal": True},
-    )
-    for batch in (1, 2, 4)
-    for length in (2, 16, 17, 100, 256)
-]
+            "attention",
+            (
+                torch.ones(batch, length, 8, 64, dtype=torch.bfloat16),
+                torch.ones(batch, length, 4, 64, dtype=torch.bfloat16),
+                torch.ones(batch, length, 4, 64, dtype=torch.bfloat16),
+            ),
+            {"layout": "BSHD", "causal": True},
+        )
+        for batch in (1, 2, 4)
+        for length in (2, 16, 17, 100, 256)
+    ]
+)
 
 
 def test_a_table_decides_as_selection_does(path):

@@ -26,12 +26,11 @@ Entry Of(std::string operation, std::string kernel, std::map<std::string, Interv
 }
 
 Content Small() {
-  return {R"({"schema_version": "1.0"})",
-          {Of("a", "one", {{"s", {1, 128}}, {"dtype", {3, 3}}}),
-           Of("a", "two", {{"s", {129, 512}}, {"dtype", {3, 3}}}, 1),
-           Of("a", "two", {{"s", {1, 512}}, {"dtype", {4, 4}}}),
-           Of("b", "three", {{"s % 16 == 0", {1, 1}}}),
-           Of("b", "four", {{"s % 16 == 0", {0, 0}}, {"s", {5, Interval().hi}}})}};
+  return {
+      R"({"schema_version": "1.0"})",
+      {Of("a", "one", {{"s", {1, 128}}, {"dtype", {3, 3}}}), Of("a", "two", {{"s", {129, 512}}, {"dtype", {3, 3}}}, 1),
+       Of("a", "two", {{"s", {1, 512}}, {"dtype", {4, 4}}}), Of("b", "three", {{"s % 16 == 0", {1, 1}}}),
+       Of("b", "four", {{"s % 16 == 0", {0, 0}}, {"s", {5, Interval().hi}}})}};
 }
 
 std::string KernelAt(const View& view, std::string_view operation, const std::map<std::string, int64_t>& values) {

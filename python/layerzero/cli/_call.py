@@ -11,8 +11,9 @@ import typer.core
 from layerzero import _layerzero
 from layerzero.contracts import contracts
 from layerzero.errors import known_name
-from layerzero.inspection.call_text import EXAMPLE, FURTHER, kernel_ids, read_call
+from layerzero.inspection.call_text import FURTHER, kernel_ids
 from layerzero.inspection.text import table, terminal_width
+
 
 def operation_names() -> list[str]:
     """Returns flat names, for completion and suggestions."""

@@ -7,9 +7,9 @@ import typer
 import layerzero as lz
 from layerzero.cli._call import all_kernel_ids, kernel_ids, operation_names, takes_call
 from layerzero.cli._output import Json, print_json
-from layerzero.inspection.call_text import read_call
 from layerzero.errors import known_name
 from layerzero.inspection import operation_of_kernel
+from layerzero.inspection.call_text import read_call
 
 
 @takes_call

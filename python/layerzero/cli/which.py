@@ -6,8 +6,8 @@ import typer
 
 from layerzero.cli._call import Device, Operation, check_device, takes_call
 from layerzero.cli._output import Json, print_json
-from layerzero.inspection.call_text import read_call
 from layerzero.inspection import choice, explain_call
+from layerzero.inspection.call_text import read_call
 
 
 @takes_call

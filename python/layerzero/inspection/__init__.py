@@ -234,6 +234,8 @@ def doctor_report(imports: bool = True) -> DoctorReport:
     health = json.loads(_layerzero.health())
     problems += [f"{reason['code']}: {reason['text']}; {reason['fix']}" for reason in health["reasons"]]
     problems += [health["problem"]] if health["problem"] else []
+    table = json.loads(_layerzero.table("state", "{}"))
+    problems += [table["problem"]] if table["problem"] else []
     policy = json.loads(_layerzero.policy_text())
     changed = {key: entry for key, entry in policy["keys"].items() if entry["origin"] != "default"}
     return DoctorReport(

@@ -24,7 +24,7 @@ EACH_TRANSFORM, COPIED_SHARE = 5, 90  # src/pipeline/score.cpp: points of a copi
 class Rule:
     """Neighbors that another operation replaces. call(reports): that operation's call as text, or None with the reason."""
 
-    parts: tuple[str, ...]  # ids; "activation" stands for every gated activation
+    parts: tuple[str, ...]  # ids; "activation" is every gated activation
     joined: str
     call: Callable[[Sequence[Report]], tuple[str | None, str]]
     packs: bool = False  # its weight is packed once
@@ -91,7 +91,8 @@ RULES = (
 
 def _fits(rule: Rule, operations: Sequence[str]) -> bool:
     return len(operations) == len(rule.parts) and all(
-        operation == part or operation.startswith(f"{part}.") for operation, part in zip(operations, rule.parts, strict=True)
+        operation == part or operation.startswith(f"{part}.")
+        for operation, part in zip(operations, rule.parts, strict=True)
     )
 
 
