@@ -183,7 +183,7 @@ void Engine::PolicyTableChanged(const std::string& path) {
     policy_table_ = path;
     table_problem_.clear();
     table_pending_.store(!path.empty(), std::memory_order_release);
-    if (!had || !path.empty()) return;
+    if (!had) return;
   }
   selector_.SetTable(nullptr);
 }

@@ -78,7 +78,7 @@ bool PredicateOf(std::string_view name, Constraint* c, std::vector<int64_t>* set
   };
   if (!found || right.empty()) return false;
   if (right.front() != '{') {
-    if (c->rel == Rel::kInSet) return false;
+    if (c->rel == Rel::kInSet) c->rel = Rel::kInMask;  // a set has braces
     if (!number(right, &c->operand)) c->fact = right;
     return true;
   }

@@ -69,6 +69,7 @@ CALLS = {
     "bench_host": (HOST, 0),
     "bench_threads": (["bench", "threads", "--rounds", "2"], 0),
     "bench_ops": (["bench", "ops", "--operations", "cast", "--rounds", "4"], 0),
+    "solve": (["solve", "--operation", "rms_norm --input f32[rows,8] --weight f32[8]", "--bucket", "rows=4,16"], 0),
     "error": (["explain", "no_such"], 2),
     "error of the work": (["which", "rms_norm", *NORM, "--kernel", "zentorch.rms_norm"], 1),
     "error of usage": (["list", "--no-such-option"], 2),
@@ -124,6 +125,28 @@ def test_cache(answer, tmp_path, monkeypatch):
     assert answer("cache_clear", "cache", "clear")[1]["freed_bytes"] == 2048
     assert answer("cache_list", "cache", "list")[1]["entries"] == []
     assert answer("error", "cache", "cap", "much")[0] == 2
+
+
+def test_a_lock_is_checked_by_exit_codes(answer, tmp_path):
+    lock, table = tmp_path / "layerzero.lock", tmp_path / "norm.json"
+    call = ["--operation", "rms_norm --input f32[rows,8] --weight f32[8]", "--bucket", "rows=4,16"]
+    assert answer("solve", "solve", *call, "--lock", str(lock), "--output", str(table))[0] == 0
+    code, document = answer("solve", "solve", "--check", str(lock))
+    assert code == 0 and document["ok"] and document["calls"] == 2
+    for other in (lock, table):
+        assert answer("diff", "diff", str(lock), str(other))[0] == 0
+    changed = json.loads(lock.read_text())
+    changed["versions"]["torch"] = "0.0"
+    lock.write_text(json.dumps(changed))
+    assert answer("diff", "diff", str(lock))[0] == 0, "a version alone changes no kernel"
+    code, document = answer("solve", "solve", "--check", str(lock))
+    assert code == 1 and [one["name"] for one in document["versions"]] == ["torch"]
+    changed["choices"][0]["kernel_id"] = "torch.rms_norm"
+    lock.write_text(json.dumps(changed))
+    code, document = answer("diff", "diff", str(lock))
+    assert code == 1 and document["choices"][0]["kernel_before"] == "torch.rms_norm"
+    assert answer("error", "solve", *call, "--check", str(lock))[0] == 2
+    assert answer("error", "diff", str(tmp_path / "none"))[0] == 1
 
 
 def test_health(answer):

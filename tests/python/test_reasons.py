@@ -215,6 +215,7 @@ def test_a_rule_of_a_shipped_kernel_raises_its_code(code):
 
 ELSEWHERE = {
     "BACKEND_ERROR": "test_health.py::test_a_breaker_opens_and_is_tried_again",
+    "PLAN_BUCKET_MISS": "test_tables.py::test_a_call_outside_is_a_miss_and_still_runs",
     "QUARANTINED": "test_health.py::test_a_lie_never_reaches_the_caller",
     "BACKEND_IMPORT_FAILED": "test_backends.py::test_a_library_that_does_not_work_is_refused_with_its_error",
     "CAPABILITIES_SCHEMA_MISMATCH": "test_backends.py::test_a_backend_that_the_engine_refuses_is_listed_with_the_reason",
