@@ -21,6 +21,11 @@ FACTS = "src/registry/fact_table.h"
 READ_AS = {
     "security.require_signatures": ("src/policy/trust.cpp", '"security.require_signatures"'),
     "security.trusted_keys": ("src/policy/trust.cpp", '"security.trusted_keys"'),
+    "auto_tune_on_warmup": ("python/layerzero/tuning/auto.py", '["auto_tune_on_warmup"]'),
+    "perfdb.auto_tune": ("bindings/python/timing.cpp", '"perfdb.auto_tune"'),
+    "perfdb.tune_samples": ("python/layerzero/tuning/session.py", '"perfdb.tune_samples"'),
+    "perfdb.sample_rate": ("src/engine/engine.cpp", '"perfdb.sample_rate"'),
+    "perfdb.min_samples": ("src/engine/engine.cpp", '"perfdb.min_samples"'),
     "version": (KEYS, '"version", "1", 1, 1'),  # the only value
     "locks": ("src/policy/store.cpp", "LocksFor("),
     "plan_mode": ("python/layerzero/tables/solve.py", 'policy["plan_mode"]'),

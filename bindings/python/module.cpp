@@ -14,6 +14,7 @@
 #include "perfdb/record.h"
 #include "program.h"
 #include "roofline.h"
+#include "timing.h"
 #include "tokenizer.h"
 #include "torch_bridge.h"
 #include "trust.h"
@@ -291,7 +292,7 @@ int Exec(PyObject* module) {
     Py_DecRef(callable);
   }
   for (PyMethodDef* methods : {kKvMethods, kProgramMethods, kGuardMethods, kHealthMethods, kTrustMethods,
-                               kTokenizerMethods, kWorkerMethods, kJitMethods}) {
+                               kTokenizerMethods, kWorkerMethods, kJitMethods, kTimingMethods}) {
     if (PyModule_AddFunctions(module, methods) != 0) return -1;
   }
   CountFirstCallsInChildren();

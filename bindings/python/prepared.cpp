@@ -5,6 +5,7 @@
 
 #include "explain.h"
 #include "random.h"
+#include "timing.h"
 #include "torch_bridge.h"
 
 // After Python.h.
@@ -179,6 +180,14 @@ bool Fix(Prepared* prepared, PyObject* fixed) {
 }
 
 }  // namespace
+
+bool IsPrepared(PyObject* object) {
+  PyTypeObject* const type = PreparedType();
+  return type && Py_TYPE(object) == type;
+}
+PyObject* RunPrepared(PyObject* prepared, PyObject* const* tensors, Py_ssize_t count) {
+  return CallPrepared(prepared, tensors, count, nullptr);
+}
 
 PyObject* Prepare(PyObject*, PyObject* args) {
   PyObject *callable, *positional, *named, *fixed = Py_None;

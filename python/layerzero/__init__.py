@@ -55,6 +55,7 @@ from layerzero.host import compilation as _compilation
 from layerzero.host import end as _end
 from layerzero.host import exports as _exports
 from layerzero.host import log as _log
+from layerzero.host import measuring as _measuring
 from layerzero.host import memory as _memory
 from layerzero.host.policy import policy_in_force, scope_of_context
 from layerzero.inspection import coverage, doctor, explain, list_kernels, prepare, run, validate, which
@@ -121,6 +122,8 @@ if TYPE_CHECKING:
     from layerzero.tokenizers import tokenizer_identity as tokenizer_identity
     from layerzero.tokenizers import tokenizer_kernels as tokenizer_kernels
     from layerzero.tokenizers import wrap_tokenizer as wrap_tokenizer
+    from layerzero.tuning.session import tune as tune
+    from layerzero.tuning.workload import record as record
 
 __version__, _build = _layerzero.build_id()
 _major, _minor, _patch = (int(part) for part in __version__.split(".")[:3])
@@ -193,11 +196,13 @@ _LAZY = {
     "warmup": "layerzero.jit.warmup",
     "register_tokenizer": "layerzero.tokenizers",
     "tokenize": "layerzero.tokenizers",
+    "record": "layerzero.tuning.workload",
     "tokenizer_identity": "layerzero.tokenizers",
     "tokenizer_kernels": "layerzero.tokenizers",
     "wrap_tokenizer": "layerzero.tokenizers",
     "TokenCache": "layerzero.tokenizers",
     "TokenCacheWarning": "layerzero.tokenizers",
+    "tune": "layerzero.tuning.session",
     "unkernelize": "layerzero.integrations.transformers",
     "unload_table": "layerzero.tables",
 }
@@ -280,4 +285,5 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-_exports.apply_at_import()  # last: what it starts may use every name above
+_exports.apply_at_import()  # last: what they start may use every name above
+_measuring.apply_at_import()

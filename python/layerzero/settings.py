@@ -12,7 +12,7 @@ from typing import Any
 
 from layerzero import _layerzero, backends
 from layerzero.errors import WrongTypeError
-from layerzero.host import exports
+from layerzero.host import exports, measuring
 from layerzero.host.policy import NAMING, note_change, scope
 
 # The open blocks of this context, all in one variable, because a context keeps every variable that it has seen.
@@ -39,6 +39,7 @@ def configure(**keys: Any) -> None:
     if "security" in keys:
         backends.policy_changed()
     exports.apply()
+    measuring.apply()
 
 
 def load_config(path: str | os.PathLike[str]) -> None:
@@ -50,6 +51,7 @@ def load_config(path: str | os.PathLike[str]) -> None:
     backends.isolation_changed()
     backends.policy_changed()
     exports.apply()
+    measuring.apply()
 
 
 def lock(op: str, kernel_id: str) -> None:

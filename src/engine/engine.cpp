@@ -5,10 +5,12 @@
 #include <pthread.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "build_id.h"
 #include "engine/cuda_library.h"
+#include "engine/served_calls.h"
 #include "pipeline/dispatch_counters.h"
 #include "pipeline/filter_health.h"
 #include "platform/cuda_driver.h"
@@ -129,6 +131,8 @@ void Engine::PolicyChanged() {
   PolicyTableChanged(policy.table);
   const bool shadow = policy.health_shadow_rate > 0;
   if (shadow != std::exchange(shadow_of_policy_, shadow)) Shadow(shadow ? 1 : -1);
+  const auto number = [&](const char* key) { return std::strtod(policy.settings.at(key).c_str(), nullptr); };
+  SampleServedCalls(policy.perfdb_enabled ? number("perfdb.sample_rate") : 0, int64_t(number("perfdb.min_samples")));
   selector_.Invalidate(EpochKind::kPolicy);
 }
 

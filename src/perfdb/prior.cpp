@@ -15,18 +15,45 @@ constexpr double kSimilarDevice = 0.5;       // confidence: other cores of a CPU
 constexpr double kSimilarEnvironment = 0.5;  // the device was hot, throttled or at work for others
 constexpr double kNear = 2, kFar = 4;        // sums of |log2| over the axes
 constexpr double kLeastNoise = 0.03;
+constexpr double kLeastOfMany = 0.005;  // of times in turns of kManySamples rounds and more, which tuning confirms
+constexpr int64_t kManySamples = 16;
 constexpr double kNoiseOfDistance = 0.05;  // per doubling between a call and its neighbor
 constexpr double kCloseValues = 1.25;      // measured values within this factor share a cell
 
 // Axes that say how large a cache's pool is.
 constexpr auto kPools = std::to_array<std::string_view>({"blocks", "pages"});
 
+constexpr int64_t kUnmeasured = -1;  // the value of a cell that is out of reach of its neighbors
+
+// Axes whose size 1 is another regime than 2 and more: one token of a sequence reads keys and values, many multiply
+// matrices; one row of a product reads weights. Neither predicts the other.
+bool HasRegimes(const Operation& op, std::string_view axis) {
+  const auto has = [&](std::string_view name) { return std::ranges::find(op.axes(), name) != op.axes().end(); };
+  return axis == "s_q" || (axis == "..." && has("n") && has("k"));
+}
+
+// Makes 1 a cell of its own, in cells that were cut halfway between the values.
+void SplitRegimes(std::vector<int64_t>* values, std::vector<int64_t>* cuts) {
+  if (values->empty()) return;
+  if (values->front() != 1) {
+    cuts->front() = std::max<int64_t>(cuts->front(), 2);
+    return;
+  }
+  cuts->at(1) = 2;
+  if (values->size() == 1) return;
+  const int64_t next = (values->at(1) + Prior::kReach - 1) / Prior::kReach;
+  if (next <= 2) return;
+  values->insert(values->begin() + 1, kUnmeasured);
+  cuts->insert(cuts->begin() + 2, next);
+}
+
 double Log2(int64_t value) { return std::log2(double(std::max<int64_t>(value, 1))); }
 
 // Half the width of a 95 % interval of the median, relative to it; at least the variation between runs.
 double NoiseOf(const Record& r) {
   if (!r.variance_us || r.samples < 2) return kLeastNoise;
-  return std::max(kLeastNoise, 1.96 * 1.2533 * std::sqrt(*r.variance_us / double(r.samples)) / r.median_us);
+  const double least = r.interleaved && r.samples >= kManySamples ? kLeastOfMany : kLeastNoise;
+  return std::max(least, 1.96 * 1.2533 * std::sqrt(*r.variance_us / double(r.samples)) / r.median_us);
 }
 
 // The condition under which a call has this option; nullopt: the contract has no such option.
@@ -97,7 +124,10 @@ Prior::Prior(const Registry& registry, std::span<const std::vector<Record>> grou
     });
   }
   for (auto& [op, axes] : axes_) {
-    for (Axis& axis : axes) axis.Cut();
+    for (size_t a = 0; a < axes.size(); ++a) {
+      axes[a].Cut();
+      if (axes[a].decides && HasRegimes(*op, op->axes()[a])) SplitRegimes(&axes[a].values, &axes[a].cuts);
+    }
   }
 }
 
@@ -190,7 +220,8 @@ std::optional<PriorTime> Prior::Find(const KernelEntry& kernel, DType dtype, con
       continue;
     }
     const auto cell = std::ranges::upper_bound(axis.cuts, size) - axis.cuts.begin() - 1;
-    if (cell < 0 || size_t(cell) == axis.values.size()) return std::nullopt;
+    if (cell < 0 || size_t(cell) >= axis.values.size()) return std::nullopt;
+    if (axis.values[size_t(cell)] == kUnmeasured) return std::nullopt;
     at.push_back(Log2(axis.values[size_t(cell)]));
   }
   for (const auto& [wanted, calls] : known->second) {

@@ -19,7 +19,7 @@ using nlohmann::json;
 constexpr std::string_view kPrefix = "LAYERZERO_";
 constexpr std::string_view kLockPrefix = "LAYERZERO_LOCK_";
 
-enum class VariableKind : uint8_t { kFlag, kInverseFlag, kVerbosity, kSources, kPath, kConfigFile, kLibraries };
+enum class VariableKind : uint8_t { kFlag, kInverseFlag, kVerbosity, kSources, kPath, kConfigFile, kLibraries, kHost };
 
 struct Variable {
   std::string_view name;
@@ -42,6 +42,7 @@ constexpr auto kVariables = std::to_array<Variable>({
     {"LAYERZERO_CACHE_DIR", VariableKind::kPath, "cache_dir"},
     {"LAYERZERO_CONFIG", VariableKind::kConfigFile, ""},
     {"LAYERZERO_LIBRARIES", VariableKind::kLibraries, ""},
+    {"LAYERZERO_RECORD", VariableKind::kHost, ""},
 });
 
 Status Wrong(std::string_view name, std::string wanted, std::string_view got, std::string fix = {}) {
@@ -153,6 +154,7 @@ Status AddVariable(const Variable& variable, std::string_view value, json& layer
       At(layer, variable.key) = value;
       return {};
     case VariableKind::kConfigFile: return {};  // read by ProcessLayers
+    case VariableKind::kHost: return {};        // read by layerzero/tuning/workload.py
     case VariableKind::kLibraries: {            // read by NamedLibraries
       auto libraries = ParseLibraries(value);
       return libraries.ok() ? Status() : libraries.TakeStatus();

@@ -54,6 +54,8 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
     Bool("strict_mode", "false", "no implicit transform: refuse instead"),
     Bool("debug", "false", "check what each kernel did after its dispatch, and name a faulty one"),
     Bool("graph_strict_mode", "false", "a CUDA graph capture uses only kernels whose safety was proven on this device"),
+    Bool("auto_tune_on_warmup", "false", "warm-up measures the calls that it makes, in a process of its own",
+         kProcessWide),
     Bool("hold_numerics", "false", "a kernel that replaces a failed one must have its numerics class"),
     Bool("plan_mode", "false", "lz.solve joins neighboring operations where one kernel for both costs less"),
     Of(KeyType::kOptionalPath, "table", "\"\"",
@@ -92,6 +94,12 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
     Bool("perfdb.enabled", "true", "measured times decide; false: only priorities"),
     Of(KeyType::kOptionalPath, "perfdb.path", "\"\"", "file of measured times; empty: perfdb.sqlite in cache_dir",
        kProcessWide),
+    Bool("perfdb.auto_tune", "false", "measure calls without times in a process of its own while this one serves",
+         kProcessWide),
+    Int("perfdb.tune_samples", "20", 6, 10000, "rounds that tuning times the finalists of a call in", kProcessWide),
+    Float("perfdb.sample_rate", "0", 0, 1, "fraction of calls that are timed while serving, never waiting for a GPU",
+          kProcessWide),
+    Int("perfdb.min_samples", "20", 1, 1e6, "such times that one record is made of", kProcessWide),
 
     Int("health.failures", "3", 1, 1000, "failures in a row after which a kernel is not selected for a while",
         kProcessWide),
@@ -196,12 +204,7 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
 
 // The plans of docs/roadmap.md: keys, and sections of which no key is read yet.
 constexpr auto kRoadmap = std::to_array<Text>({
-    "auto_tune_on_warmup",
     "pipelines",
-    "perfdb.auto_tune",
-    "perfdb.tune_samples",
-    "perfdb.sample_rate",
-    "perfdb.min_samples",
     "memory.probe_ttl_s",
     "memory.enable_defrag",
     "memory.aggressive_defrag",

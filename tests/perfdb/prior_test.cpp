@@ -74,6 +74,41 @@ TEST_F(PriorTest, EveryCarriedFileHoldsOneMachinesRecordsOfKernelsThatExist) {
   EXPECT_GE(files, 2u);
 }
 
+TEST_F(PriorTest, OneQueryAndOneRowOfAProductAreRegimesOfTheirOwn) {
+  const Operation& linear = *registry.Find("linear");
+  const KernelEntry& product = *registry.FindKernel("mlp.linear", "hwy.mlp.linear");
+  const auto time_at = [&](std::vector<int64_t> measured, int64_t rows) {
+    std::vector<Record> records;
+    for (int64_t m : measured) {
+      Record r = RowOf(m, 64, double(m));
+      r.operation = "mlp.linear", r.kernel_id = product.id;
+      r.kernel_version = std::to_string(product.spec.version);
+      r.axes.clear();
+      for (const std::string& axis : linear.axes()) r.axes[axis] = axis == "..." ? m : 64;
+      records.push_back(r);
+    }
+    std::vector<int64_t> axes;
+    for (const std::string& axis : linear.axes()) axes.push_back(axis == "..." ? rows : 64);
+    const Prior prior = Make({records});
+    const auto time = prior.Find(product, DType::kF32, axes.data(), {});
+    return time ? time->median_us : 0;
+  };
+  EXPECT_EQ(time_at({1}, 1), 1);
+  EXPECT_EQ(time_at({1}, 2), 0);  // one row says nothing of two
+  EXPECT_EQ(time_at({1}, 4), 0);
+  EXPECT_EQ(time_at({2}, 1), 0);  // nor the other way round
+  EXPECT_EQ(time_at({4}, 1), 0);
+  EXPECT_EQ(time_at({4}, 2), 4);
+  EXPECT_EQ(time_at({1, 4}, 1), 1);
+  EXPECT_EQ(time_at({1, 4}, 2), 4);
+  EXPECT_EQ(time_at({1, 64}, 2), 0);  // out of the reach of 64
+  EXPECT_EQ(time_at({1, 64}, 15), 0);
+  EXPECT_EQ(time_at({1, 64}, 16), 64);
+  EXPECT_EQ(time_at({1, 64, 256}, 200), 256);
+  EXPECT_EQ(time_at({1, 64, 256}, 100), 64);
+  EXPECT_EQ(time_at({1, 64}, 257), 0);
+}
+
 TEST_F(PriorTest, AxesAreInTheOrderThatTheseTestsTake) {
   EXPECT_EQ(op.axes(), (std::vector<std::string>{"...", "hidden"}));
 }

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pkgutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,7 @@ CALLS = {
     "bench_threads": (["bench", "threads", "--rounds", "2"], 0),
     "bench_ops": (["bench", "ops", "--operations", "cast", "--rounds", "4"], 0),
     "solve": (["solve", "--operation", "rms_norm --input f32[rows,8] --weight f32[8]", "--bucket", "rows=4,16"], 0),
+    "bench_regret": (["bench", "regret", "--operations", "cast", "--rounds", "6", "--every", "6"], 0),
     "error": (["explain", "no_such"], 2),
     "error of the work": (["which", "rms_norm", *NORM, "--kernel", "zentorch.rms_norm"], 1),
     "error of usage": (["list", "--no-such-option"], 2),
@@ -178,6 +180,19 @@ def test_run(tmp_path, capfd):
         document = json.loads(capfd.readouterr().out)
         assert places("run", document) == []
         assert document["ok"] is (code == 0) and len(document["refused"]) == code and len(document["ran"]) == 1
+
+
+def test_record_and_tune(answer, tmp_path, capfd):
+    layerzero.configure(cache_dir=str(tmp_path))
+    program = "import torch, layerzero as lz; lz.rms_norm(torch.ones(2, 8), torch.ones(8))"
+    path = str(tmp_path / "workload.json")
+    cli_call = ["record", "-o", path, "--json", "--", sys.executable, "-c", program]
+    assert cli.run(cli_call) == 0
+    assert places("record", json.loads(capfd.readouterr().out)) == []
+    schema = json.loads((ROOT / "schemas/workload.schema.json").read_text())
+    jsonschema.validate(json.loads(Path(path).read_text()), schema)
+    code, document = answer("tune", "tune", path, "--samples", "6", "--variants", "1", "--budget", "300")
+    assert (code, document["measured"]) == (0, 1)
 
 
 def test_bench_select(capfd):

@@ -4,7 +4,6 @@ events and graphs, and simulated devices."""
 import contextlib
 import json
 import random
-import time
 from pathlib import Path
 
 import layerzero as lz
@@ -14,9 +13,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("typer")
 
 from layerzero import _layerzero, cli  # noqa: E402
-from layerzero.bench import draw, gpu, operations, ranking  # noqa: E402
+from layerzero.bench import gpu, operations, ranking  # noqa: E402
 from layerzero.bench.ranking import Ranking  # noqa: E402
 from layerzero.torch.references import call_reference  # noqa: E402
+from layerzero.tuning import core, draw, gate, sides  # noqa: E402
 from operation_cases import few, tensors_of  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,20 +78,6 @@ def test_a_mistake_in_a_case_is_an_error(word):
 # ---- measuring, with stand-ins for events and graphs
 
 
-class Event:
-    def __init__(self, enable_timing):
-        assert enable_timing
-
-    def record(self):
-        self.at = time.perf_counter()
-
-    def synchronize(self):
-        pass
-
-    def elapsed_time(self, end):
-        return (end.at - self.at) * 1e3
-
-
 class Graph:
     def __init__(self, run, calls):
         self.run, self.calls = run, calls
@@ -103,14 +89,13 @@ class Graph:
 
 @pytest.fixture
 def on_cpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda _: type("P", (), {"L2_cache_size": 4096, "total_memory": 1 << 40})()
     )
-    monkeypatch.setattr(gpu, "captured", Graph)
-    monkeypatch.setattr(gpu, "SAMPLE_US", 20.0)
+    monkeypatch.setattr(sides, "captured", Graph)
+    monkeypatch.setattr(core, "SAMPLE_US", {"cpu": 20.0, "cuda": 20.0})
 
 
 @pytest.fixture
@@ -155,27 +140,27 @@ def test_cold_calls_rotate_over_twice_the_cache():
     try:
         torch.cuda.get_device_properties = lambda _: type("P", (), {"L2_cache_size": 10 * size})()
         torch.cuda.current_device, device = lambda: 0, torch.cuda.current_device
-        turns = gpu._turns(tensors, cold=True)
+        turns = sides.turns_of(tensors, True, "cuda")
     finally:
         torch.cuda.get_device_properties = real
         torch.cuda.current_device = device
     assert len(turns) == 20
     assert len({turn[0].data_ptr() for turn in turns}) == 20
     assert {turn[1].data_ptr() for turn in turns} == {tensors["table"].data_ptr()}  # kernels plan with tables
-    assert gpu._turns(tensors, cold=False) == [tuple(tensors.values())]
+    assert sides.turns_of(tensors, False, "cuda") == (tuple(tensors.values()),)
 
 
 def test_the_check_is_of_every_row_and_in_fp64():
     wanted = torch.randn(4096, 64, dtype=torch.float64)
     got = wanted.to(torch.bfloat16)
-    assert gpu.difference(got, wanted) < 1e-2
+    assert gate.difference(got, wanted) < 1e-2
     got[7] *= 1.2  # a norm over all rows would not see it
-    assert gpu.difference(got, wanted) > 0.1
+    assert gate.difference(got, wanted) > 0.1
     got[7, 3] = torch.nan
-    assert gpu.difference(got, wanted) == float("inf")
-    assert gpu.difference(torch.tensor([1, 2]), torch.tensor([1, 3])) == float("inf")
+    assert gate.difference(got, wanted) == float("inf")
+    assert gate.difference(torch.tensor([1, 2]), torch.tensor([1, 3])) == float("inf")
     arguments = draw.arguments_on("cpu", "rms_norm", "input=bf16[4,64] weight=bf16[64]")
-    assert gpu.reference("rms_norm", arguments)[0].dtype == torch.float64
+    assert gate.reference("rms_norm", arguments)[0].dtype == torch.float64
 
 
 @pytest.mark.parametrize(
@@ -193,14 +178,14 @@ def test_the_check_is_of_every_row_and_in_fp64():
 def test_written_tensors_and_stored_formats_are_compared(on_cpu, name, line):
     with torch.no_grad():
         arguments = draw.arguments_on("cpu", name, line)
-        wanted = gpu.reference(name, arguments)
+        wanted = gate.reference(name, arguments)
         kernels = [c.kernel_id for c in lz.explain(name, **arguments).candidates if c.admissible and not c.reference]
         for kernel in kernels:
             run = lambda given, k=kernel: getattr(lz, name)(**given, kernel=k)  # noqa: E731
-            results = gpu._results(name, arguments, run)
-            assert gpu.check(name, results, wanted, results[0].dtype) == "", kernel
+            results = gate.results_of(name, arguments, run)
+            assert gate.check(name, results, wanted, results[0].dtype) == "", kernel
             results[0].view(torch.uint8).flatten()[::3].fill_(77)
-            assert gpu.check(name, results, wanted, results[0].dtype) != "", kernel
+            assert gate.check(name, results, wanted, results[0].dtype) != "", kernel
 
 
 def test_routing_is_a_call_of_a_kernel_that_does_nothing():
@@ -390,4 +375,4 @@ def test_a_report_follows_its_schema(on_cpu, kernels, monkeypatch):
 def test_references_of_the_bench_are_the_operation_s():
     arguments = draw.arguments_on("cpu", "rms_norm", "input=f32[4,64] weight=f32[64]")
     wide = {k: v.double() for k, v in arguments.items()}
-    assert torch.equal(gpu.reference("rms_norm", arguments)[0], call_reference("rms_norm", wide))
+    assert torch.equal(gate.reference("rms_norm", arguments)[0], call_reference("rms_norm", wide))

@@ -13,7 +13,8 @@ pytest.importorskip("typer")
 
 import layerzero as lz  # noqa: E402
 from layerzero import _layerzero, cli  # noqa: E402
-from layerzero.bench import operations, ranking  # noqa: E402
+from layerzero.bench import operations  # noqa: E402
+from layerzero.tuning import records  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -255,7 +256,7 @@ def rows_of(**columns):
             "p95_us": 1000.0,
             "samples": 20,
             "variance_us": 0.0,
-            "protocol": ranking.PROTOCOL,
+            "protocol": records.PROTOCOL,
             "warmup_runs": 1,
             "timer": "wall",
             "interleaved": True,
@@ -282,7 +283,7 @@ def test_records_of_this_protocol_and_version_decide():
 
 
 def test_records_of_another_protocol_do_not():
-    by_priority, (_, rows) = chosen_with([]), rows_of(protocol=ranking.PROTOCOL + 998)
+    by_priority, (_, rows) = chosen_with([]), rows_of(protocol=records.PROTOCOL + 998)
     assert chosen_with(rows) == by_priority
     assert lz.doctor().counters.measured_records == 0
 
@@ -310,4 +311,4 @@ def test_cold_times_decide_where_there_are_warm_ones_too():
 
 def test_the_protocol_of_measuring_is_the_library_s():
     header = (ROOT / "src/perfdb/record.h").read_text()
-    assert f"kProtocol = {ranking.PROTOCOL};" in header
+    assert f"kProtocol = {records.PROTOCOL};" in header

@@ -25,13 +25,13 @@ import warnings
 import candidates
 import layerzero as lz
 import torch
-from layerzero.bench import gpu
+from layerzero.tuning import sides
 
 RUN_SECONDS = 0.004  # duration of one side in one round
 LEAST = 0.02  # smaller differences are ignored
 HOST_US = 6.0  # allowed host cost of a LayerZero call over torch's own function
 CAPTURED = 8  # calls in a graph
-captured = functools.partial(gpu.captured, calls=CAPTURED)  # of a call: its graph, None if that cannot be captured
+captured = functools.partial(sides.captured, calls=CAPTURED)  # of a call: its graph, None if that cannot be captured
 BOUND = 3e-2  # difference of both results, relative to the largest value of a row
 
 

@@ -25,10 +25,9 @@ from layerzero.bench.cases import arguments_of
 from layerzero.bench.ranking import FOLDS, record, use
 from layerzero.contracts import contracts
 from layerzero.errors import NotInstalledError
-
-SAMPLE_SECONDS = 0.002
-COLD_BYTES = 96 << 20  # more than a share of the last-level cache, so that reads come from memory
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # relative L2 norm
+from layerzero.tuning.core import Clock, Side
+from layerzero.tuning.gate import TOLERANCE
+from layerzero.tuning.sides import COLD_BYTES
 
 
 def cases_folder() -> Path:
@@ -105,15 +104,6 @@ def _written(results: Any, arguments: dict[str, Any]) -> int:
     return sum(t.nbytes for t in results if isinstance(t, torch.Tensor) and t.data_ptr() not in given)
 
 
-def _loop(function: Callable[..., Any], copies: list[tuple[Any, ...]], loops: int) -> float:
-    """Returns us per call."""
-    turns = [copies[i % len(copies)] for i in range(loops)]
-    start = time.perf_counter()
-    for tensors in turns:
-        function(*tensors)
-    return (time.perf_counter() - start) / loops * 1e6
-
-
 def _read(*tensors: tuple[int, int]) -> None:
     for address, size in tensors:
         _layerzero.read_stream(address, size)
@@ -188,24 +178,44 @@ def measure(case: Case, rounds: int) -> None:
     copied = [tuple(_steps(list(part), output.data_ptr(), written)) for part in large if written * 64 > size and part]
     turns = [tuple(turn.values()) for turn in copies]
     calls = {k: lz.prepare(case.operation, **arguments, kernel=k) for k in kernels}
-    loops = {}
-    for kernel, call in calls.items():
-        _loop(call, turns, count)
-        loops[kernel] = max(1, int(SAMPLE_SECONDS * 1e6 / _loop(call, turns, count)))
-    compared = lz.prepare(case.operation, **arguments, kernel=reference) if len(kernels) == 1 else None
-    case.samples = {kernel: [] for kernel in calls}
-    for number in range(rounds if calls else 0):
-        for kernel in list(calls) if number % 2 else list(calls)[::-1]:
-            case.samples[kernel].append(_loop(calls[kernel], turns, loops[kernel]))
-        if large[0]:
-            case.stream.append(_loop(_read, large, max(loops.values())))
-        if copied:
-            case.copy.append(_loop(_copy, copied, max(loops.values())))
-        if compared:
-            case.reference.append(_loop(compared, turns, 1))
-        first = next(iter(calls))
-        case.again.append(_loop(calls[first], turns, loops[first]))
+    clock, sides = Clock(), {kernel: Side(call, tuple(turns)) for kernel, call in calls.items()}
+    for side in sides.values():
+        clock.prepare(side)
+    _in_rounds(case, clock, sides, rounds, _others(case, kernels, reference, tuple(turns), large, copied, sides))
     case.chosen = report.kernel_id
+
+
+def _others(
+    case: Case,
+    kernels: list[str],
+    reference: str,
+    turns: tuple[tuple[Any, ...], ...],
+    large: list[tuple[Any, ...]],
+    copied: list[tuple[Any, ...]],
+    sides: dict[str, Side],
+) -> list[tuple[list[float], Side]]:
+    """Returns what is timed after the kernels of each round, and where its times go."""
+    loops = max((side.loops for side in sides.values()), default=1)
+    found = []
+    if large[0]:
+        found.append((case.stream, Side(_read, tuple(large), loops=loops)))
+    if copied:
+        found.append((case.copy, Side(_copy, tuple(copied), loops=loops)))
+    if len(kernels) == 1:
+        found.append((case.reference, Side(lz.prepare(case.operation, **case.call, kernel=reference), turns)))
+    return found
+
+
+def _in_rounds(
+    case: Case, clock: Clock, sides: dict[str, Side], rounds: int, others: list[tuple[list[float], Side]]
+) -> None:
+    case.samples = {kernel: [] for kernel in sides}
+    for number in range(rounds if sides else 0):
+        order = list(sides) if number % 2 else list(sides)[::-1]
+        lists = [case.samples[kernel] for kernel in order] + [times for times, _ in others] + [case.again]
+        timed = [sides[k] for k in order] + [side for _, side in others] + [next(iter(sides.values()))]
+        for times, (us, _) in zip(lists, clock.samples(timed, range(len(timed))), strict=True):
+            times.append(us)
 
 
 def records(cases: list[Case], rounds: slice = slice(None)) -> list[dict[str, Any]]:

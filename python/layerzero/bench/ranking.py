@@ -6,23 +6,19 @@ fastest by the first two) is taken on the third. The prior that is written has a
 whose kernels plan at their first call are ranked, but get no records.
 """
 
-import datetime
 import functools
 import json
-import math
 import random
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 import layerzero as lz
 from layerzero import _layerzero
-from layerzero.bench.draw import described
+from layerzero.tuning.draw import described
+from layerzero.tuning.records import interval, record
 
-PROTOCOL = 1
 PARTS = 3
 FIT, CHECK, JUDGE = range(PARTS)
 FOLDS = 5  # folds of held-out calls
@@ -76,50 +72,6 @@ class Ranking:
         return ratio if ratio > 1 + max(LEAST, self.spread()) else 1.0
 
 
-def interval(us: Iterable[float]) -> tuple[float, float]:
-    """Returns a 95 % interval of the median, from the order of the samples."""
-    ordered = sorted(us)
-    skipped = max(0, int((len(ordered) - 1.96 * math.sqrt(len(ordered))) / 2))
-    return ordered[skipped], ordered[-1 - skipped]
-
-
-def record(about: dict[str, Any], kernel: Any, us: Sequence[float], **columns: Any) -> dict[str, Any]:
-    """Returns one measured record (schemas/records.schema.json); `kernel`: its row of list_kernels()."""
-    version, build = _layerzero.build_id()
-    axes, (low, high) = about["axes"], interval(us)
-    return {
-        "kernel_id": kernel.kernel_id,
-        "operation": about["operation"],
-        "device_id": "",
-        "sm_version": 0,
-        "dtype": about["dtype"],
-        "head_dim": axes.get("d_qk", 0),
-        "seq_bucket": axes.get("s_kv", 0),
-        "batch_bucket": axes.get("b", axes.get("...", 0)),
-        "axes": axes,
-        "options": about["options"],
-        "cache_state": "warm",
-        "execution": "eager",
-        "median_us": statistics.median(us),
-        "p95_us": sorted(us)[math.ceil(0.95 * (len(us) - 1))],
-        "samples": len(us),
-        "variance_us": statistics.variance(us) if len(us) > 1 else 0.0,
-        "low_us": low,
-        "high_us": high,
-        "protocol": PROTOCOL,
-        "warmup_runs": 1,
-        "timer": "wall",
-        "interleaved": True,
-        "kernel_version": str(kernel.version),
-        "layerzero_version": version,
-        "build_id": build,
-        "backend": kernel.kernel_id.partition(".")[0],
-        "backend_version": kernel.library_version,
-        "torch_version": torch.__version__,
-        "measured_at": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    } | columns
-
-
 @functools.lru_cache(maxsize=4096)
 def _kernel(operation: str, kernel_id: str) -> Any:
     return next(k for k in lz.list_kernels(operation) if k.kernel_id == kernel_id)
@@ -150,9 +102,13 @@ def use(rows: list[dict[str, Any]]) -> None:
 
 def choice(r: Ranking, device: str) -> str:
     """Returns the kernel that the call would run on a device by the records in force; nothing is read from it."""
-    call = described(r.operation, r.line)
-    capturing = r.execution == "graph"
-    text = _layerzero.explain(_layerzero.ops[r.operation], (), call, device, True, capturing)
+    return choice_of(r.operation, r.line, device, r.execution == "graph")
+
+
+def choice_of(operation: str, line: str, device: str, capturing: bool = False) -> str:
+    """Returns the kernel that a case's call would run on a device by the records in force; nothing is read from it."""
+    call = described(operation, line)
+    text = _layerzero.explain(_layerzero.ops[operation], (), call, device, True, capturing)
     return json.loads(text)["kernel_id"] or ""
 
 

@@ -66,7 +66,7 @@ def explain_call(
         report["notes"] = _notes_of_torch(
             report, dict(zip(parameter_names(report["name"]), args, strict=False)) | kwargs
         )
-    report["notes"] = [*report.get("notes", []), *_notes_of_workers(report)]
+    report["notes"] = [*report.get("notes", []), *_notes_of_workers(report), *_notes_of_tuning(report)]
     if not report["notes"]:
         del report["notes"]
     return SelectionReport(report)
@@ -79,6 +79,18 @@ def _notes_of_workers(report: dict[str, Any]) -> list[str]:
     return [
         f"{source}: in a worker (backend_isolation: {mode})" for source, mode in modes.items() if mode != IN_PROCESS
     ]
+
+
+def _notes_of_tuning(report: dict[str, Any]) -> list[str]:
+    """Returns why tuning could not measure the call: "untuned: out of memory"."""
+    from layerzero.tuning import states
+
+    if not states.path().exists():
+        return []
+    axes = {axis: int(report["key"][axis]) for axis in contracts()[report["name"]]["axes"] if axis in report["key"]}
+    device = _layerzero.device_id(report["device"]["name"])
+    state = states.of_call(report["operation"], device, report["key"]["dtype"], axes, report["options"])
+    return [f"untuned: {state} (layerzero tune)"] if state else []
 
 
 def _notes_of_torch(report: dict[str, Any], given: dict[str, Any]) -> list[str]:
@@ -236,6 +248,8 @@ def doctor_report(imports: bool = True) -> DoctorReport:
     problems += [health["problem"]] if health["problem"] else []
     table = json.loads(_layerzero.table("state", "{}"))
     problems += [table["problem"]] if table["problem"] else []
+    untuned = _untuned()
+    problems += [f"{len(untuned)} calls are untuned: {untuned[-1]['state']}; see `untuned`"] if untuned else []
     policy = json.loads(_layerzero.policy_text())
     changed = {key: entry for key, entry in policy["keys"].items() if entry["origin"] != "default"}
     return DoctorReport(
@@ -250,12 +264,20 @@ def doctor_report(imports: bool = True) -> DoctorReport:
             "policy": {"hash": policy["hash"], "changed": changed},
             "counters": counters,
             "perfdb": perfdb,
+            "untuned": untuned,
             "health": {"status": health["status"], "reasons": health["reasons"]},
             "served_by_reference": served,
             "problems": problems,
             "ok": not problems,
         }
     )
+
+
+def _untuned() -> list[dict[str, Any]]:
+    """Returns the calls that tuning could not measure on this machine, the latest last."""
+    from layerzero.tuning import states
+
+    return [{name: row.get(name, "") for name in ("name", "call", "device_id", "state", "at")} for row in states.read()]
 
 
 def _threads() -> dict[str, Any]:

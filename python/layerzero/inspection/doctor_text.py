@@ -20,6 +20,11 @@ def doctor_text(report: Report) -> str:
         table(["package", "installed", "tested", "for"], _packages(report), "Python packages"),
         *_advice(report),
     ]
+    if untuned := report["untuned"]:
+        rows = [[u["name"], u["call"], u["state"], u["at"]] for u in untuned]
+        parts.append(
+            table(["operation", "call", "why", "since"], rows, "Calls that `layerzero tune` could not measure")
+        )
     if served := report["served_by_reference"]:
         rows = [[s["operation"], s["platform"], s["calls"], _cure(s["lacking"])] for s in served]
         parts.append(table(["operation", "on", "calls", "faster with"], rows, "Only their reference serves"))

@@ -39,7 +39,9 @@ def _parse(operation: str, line: str) -> dict[str, Any]:
             raise InvalidRequestError(f"{operation}: {line}", f"one of {', '.join(params)}", repr(name))
         match = _TENSOR.fullmatch(text) if kind == "tensor" else None
         if kind == "tensor" and (match is None or match["dtype"] not in _DTYPES):
-            raise InvalidRequestError(f"{operation}: {name}", "dtype[sizes] with a fill, see bench/draw.py", repr(text))
+            raise InvalidRequestError(
+                f"{operation}: {name}", "dtype[sizes] with a fill, see tuning/draw.py", repr(text)
+            )
         read: Any = {"int": int, "float": float, "bool": lambda t: t == "true"}.get(kind, str)
         found[name] = match or read(text)
     layout = next(iter(contracts()[operation]["layouts"]), None)

@@ -1,0 +1,51 @@
+"""layerzero bench regret."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from layerzero.cli._call import operation_names
+from layerzero.cli._output import Json, finish, progress
+from layerzero.cli.bench_ops import cuda_device
+from layerzero.errors import InvalidRequestError, known_name
+from layerzero.host.optional import need
+
+
+def command(
+    operations: Annotated[str | None, typer.Option(help="flat names, comma-separated; default: all")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N")] = "cpu",
+    rounds: Annotated[int, typer.Option(help="rounds of each comparison", min=6)] = 20,
+    seconds: Annotated[float | None, typer.Option(help="no call is begun later than this", min=1)] = None,
+    every: Annotated[int, typer.Option(help="each N-th case alone", min=1)] = 1,
+    cases: Annotated[Path | None, typer.Option(help="a folder of .cases files instead of bench/ops")] = None,
+    json: Json = False,
+) -> None:
+    """Tunes each case, then judges on new times what priorities and tuned records choose: time over that of the best.
+
+    The database is neither read nor written.
+    """
+    for name in operations.split(",") if operations else ():
+        known_name("--operations", "a known operation", name.strip(), operation_names(), "see `layerzero list`")
+    need("torch", what="bench regret")
+    if device != "cpu":
+        device = cuda_device(device)
+    from layerzero.bench import regret
+    from layerzero.bench.operations import all_cases, cases_folder
+
+    folder = cases or (cases_folder() / "cuda" if device != "cpu" else None)
+    names = None if operations is None else [name.strip() for name in operations.split(",")]
+    found = all_cases(names, folder)[::every]
+    if not found:
+        raise InvalidRequestError("--operations", "operations with cases", repr(operations))
+    with progress("calls", total=len(found)) as step:
+        report = regret.run(found, rounds, seconds, device, step)
+    finish(report, json, _print)
+
+
+def _print(report: dict[str, Any]) -> None:
+    for how, found in report["regret"].items():
+        print(f"regret, {how}: mean {found['mean']:.4f}, median {found['median']:.4f}, p99 {found['p99']:.3f}", end="")
+        print(f", worst {found['max']:.3f} over {found['cases']} cases: {found['worst']}")
+    for call, why in report["failed"].items():
+        print(f"not judged: {call}: {why}")
