@@ -1,7 +1,7 @@
 // Selection inside CUDA graph captures.
 #include <algorithm>
 
-#include "pipeline/captures.h"
+#include "pipeline/selector_captures.h"
 #include "pipeline/filter_health.h"
 #include "pipeline/selector.h"
 

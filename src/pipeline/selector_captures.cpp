@@ -1,4 +1,4 @@
-#include "pipeline/captures.h"
+#include "pipeline/selector_captures.h"
 
 #include <algorithm>
 #include <cstring>
