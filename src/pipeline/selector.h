@@ -162,7 +162,7 @@ class Selector {
     std::span<const KernelEntry* const> failed;
     bool least_memory = false;  // the smallest workspace wins: memory is short
     bool host_kernels = false;
-    bool may_compile = false;  // nothing else serves the call
+    bool may_compile = false;          // nothing else serves the call
     const TablePart* table = nullptr;  // nullptr: no table is asked
     bool explains = false;             // all candidates are scored, whatever the table says
   };
