@@ -18,12 +18,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import layerzero as lz
 from layerzero import _layerzero
-from layerzero.bench.gpu import difference
 from layerzero.bench.operations import TOLERANCE
 from layerzero.contracts import contracts, parameter_names, resolve_call
 from layerzero.errors import InvalidRequestError, LayerZeroError, LayerZeroGraphMemoryWarning, WrongTypeError
 from layerzero.host.policy import policy_in_force
 from layerzero.torch import captures, random
+from layerzero.tuning.gate import difference
 
 SAFE, FAILED, WRONG, NOT_TRIED = "graph_safe", "failed_before_write", "wrong", "not_tried"
 _LONGEST = 300  # characters of a reason

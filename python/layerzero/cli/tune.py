@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from layerzero.cli._call import operation_names, read_call, takes_call
+from layerzero.cli._call import operation_names, takes_call
 from layerzero.cli._output import Json, finish, print_table
 from layerzero.errors import InvalidRequestError
 from layerzero.host.optional import need
+from layerzero.inspection.call_text import read_call
 
 Target: Any = typer.Argument(
     help="an operation, with its call as for `layerzero explain` or with its shipped cases; a workload's file; all: every "

@@ -84,7 +84,7 @@ def solve_again(lock: Mapping[str, Any], name: str, **options: Any) -> DispatchT
         source = model_at(what["model"])
     else:
         raise ConfigError(f"{name}: made_of", "operations or a model", "neither", "make it with `layerzero solve`")
-    marks = {key: lock.get(key) for key in ("numerics", "shape_buckets")}
+    marks: dict[str, Any] = {key: lock.get(key) for key in ("numerics", "shape_buckets")}
     marks |= {key: bool(lock.get(key)) for key in ("tp_invariant", "capturing", "plan_mode")}
     return solve(source, model_id=lock.get("model_id"), tp_sizes=lock.get("tp_sizes") or (), **marks, **options)
 

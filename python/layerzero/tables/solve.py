@@ -58,7 +58,7 @@ def solve(
     backends.ensure_registered()
     chains, own_id = _chains(what, shape_buckets)
     buckets = _checked(shape_buckets, {name for chain in chains for call in chain for name in call.names})
-    restrict = {"tp": {"require_tp_invariant": True}} if tp_invariant else {}
+    restrict: dict[str, Any] = {"tp": {"require_tp_invariant": True}} if tp_invariant else {}
     restrict |= {"forbid_numerics": _others(numerics)} if numerics is not None else {}
     with lz.policy(**restrict) if restrict else contextlib.nullcontext(), _no_table():
         identity = engine("identity", device=device or "", policy=scope.get())
@@ -84,9 +84,8 @@ def solve(
 
                 joint += join(chain, buckets, device, capturing, expected_calls)
         for one in joint:
-            plan = plans.get(json.dumps(one["bucket"]))
-            if plan is not None:
-                plan.setdefault("joint", []).append(one["text"])
+            if json.dumps(one["bucket"]) in plans:
+                plans[json.dumps(one["bucket"])].setdefault("joint", []).append(one["text"])
     document = {
         "schema_version": "1.0",
         "model_id": model_id or own_id,
@@ -244,7 +243,8 @@ def _entry(
         if len(of) == 1:
             (name,) = of
             low, high = numbers[fact] * least[name] // at[name] + 1, numbers[fact] * bucket[name] // at[name]
-        first, last = when.get(fact) if isinstance(when.get(fact), list) else (None, None)
+        known = when.get(fact)
+        first, last = known if isinstance(known, list) else (None, None)
         when[fact] = [max(low, first or low), min(high, high if last is None else last)]
     times = {c["kernel_id"]: c["measured_us"] for c in report["candidates"] if c["admissible"] and "measured_us" in c}
     rivals = sorted((us, kernel) for kernel, us in times.items() if kernel != report["kernel_id"])
