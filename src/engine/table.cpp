@@ -128,7 +128,7 @@ Status Engine::LoadTable(const std::string& path, const std::string& numerics, b
   if (!file.ok()) return file.TakeStatus();
   const auto policy = selector_.policies().policy(0);
   if (!policy.ok()) return Status(policy.status().code(), policy.status().parts());
-  LZ_RETURN_IF_ERROR(CheckSigned(**policy, FileKind::kData, path, (*file)->bytes()));
+  LZ_RETURN_IF_ERROR(CheckSigned(**policy, FileKind::kTable, path, (*file)->bytes()));
   const Json about = Json::parse((*file)->view().about(), nullptr, false);
   const auto refuse = [&](StatusCode code, std::string wanted, std::string got) {
     return Status(code, {.field = path,
