@@ -31,6 +31,17 @@ READ_AS = {
     "plan_mode": ("python/layerzero/tables/solve.py", 'policy["plan_mode"]'),
     "rules": ("src/policy/store.cpp", "policy.rules"),
     "devices.sm_to_generation": ("src/engine/engine.cpp", "policy.sm_to_generation"),
+    "graph.warmup_iterations": ("python/layerzero/graphs.py", 'keys["graph.warmup_iterations"]'),
+    "graph.memory_delta_warning_mb": ("python/layerzero/graphs.py", 'keys["graph.memory_delta_warning_mb"]'),
+    "compatibility.check_at_load": (
+        "python/layerzero/backends/compatibility.py",
+        'keys["compatibility.check_at_load"]',
+    ),
+    "compatibility.fail_on_incompatible": (
+        "python/layerzero/backends/compatibility.py",
+        'keys["compatibility.fail_on_incompatible"]',
+    ),
+    "compatibility.matrix_path": ("python/layerzero/backends/matrix.py", 'keys["compatibility.matrix_path"]'),
     "backend_isolation": ("python/layerzero/host/policy.py", "self.modes.get(library)"),
     "backend_containers": ("python/layerzero/isolation/process.py", "settings.container_of(library)"),
     "isolation.timeout_s": ("python/layerzero/isolation/client.py", "settings.timeout_s"),

@@ -296,7 +296,8 @@ def loaded(folder, **keys):
 
 @needs_compiler
 def test_the_policy_decides_about_a_build_that_does_not_fit(library):
-    """proves: compatibility.check_at_load, compatibility.fail_on_incompatible"""
+    # proves: compatibility.check_at_load
+    # proves: compatibility.fail_on_incompatible
     folder = library("lz_built", "libcudart.so.12")
     (folder / "__init__.py").write_text("def norm(input, weight, eps):\n    return input\n")
     reasons, warned, imported = loaded(folder)
