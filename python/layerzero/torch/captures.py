@@ -23,10 +23,19 @@ def away_from_captures(device: str) -> Iterator[None]:
     driver, mode = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(_RELAXED)
     driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
     try:
-        with torch.cuda.stream(torch.cuda.Stream()):
+        with torch.cuda.stream(_stream_outside_captures()):
             yield
     finally:
         driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+
+def _stream_outside_captures() -> torch.cuda.Stream:
+    """Returns one of torch's streams, which are a ring: the next one may be the stream of a capture."""
+    while True:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            if not torch.cuda.is_current_stream_capturing():
+                return stream
 
 
 class Recorded(NamedTuple):
@@ -40,7 +49,7 @@ class Recorded(NamedTuple):
 def warm_up(run: Callable[[], Any], iterations: int) -> None:
     """Runs on a side stream before a capture: libraries make their handles, plan and allocate there. The handles of cuBLAS and
     cuDNN are made even if `run` does not need them yet."""
-    stream, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    stream, side = torch.cuda.current_stream(), _stream_outside_captures()
     side.wait_stream(stream)
     with torch.cuda.stream(side):
         _make_handles()
