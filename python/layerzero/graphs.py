@@ -239,6 +239,8 @@ class _Calls(TorchDispatchMode):
             one = self._operators[function._opname, function._overloadname]
             given = dict(zip(one.names, args, strict=False)) | (kwargs or {}) | one.fixed
             given = {key: value for key, value in given.items() if value is not None}
+            for layout in list(contracts()[one.name]["layouts"])[:1]:  # torch leaves out what is the default
+                given.setdefault("layout", layout)
             kind = (one.name, *((key, _kind(value)) for key, value in sorted(given.items())))
             if kind not in self.calls:
                 self.calls[kind] = one.name, {key: _kept(value) for key, value in given.items()}

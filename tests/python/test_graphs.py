@@ -91,7 +91,7 @@ def test_verdicts_decide_in_captures(device, planted):  # proves: graph_strict_m
         """What a kernel does that has read values on the host while it was captured."""
         if device.capturing:
             kept.append(right(input, weight, eps))
-        return kept[0] if kept else right(input, weight, eps)
+        return kept[0].clone() if kept else right(input, weight, eps)
 
     def waits(input, weight, eps, weight_offset=None):
         if device.capturing:
@@ -130,7 +130,7 @@ def test_verdicts_decide_in_captures(device, planted):  # proves: graph_strict_m
 def test_unknown_kernels_by_policy(planted):  # proves: graph.default_graph_safe
     planted("tests.good", right, 99)
     planted("tests.says_no", right, 100, is_cuda_graph_safe=False)
-    assert captured_choice() is None
+    assert not captured_choice().startswith("tests.")
     with lz.policy(graph={"default_graph_safe": True}):
         assert captured_choice() == "tests.good"
     assert "graph.default_graph_safe" in reasons_of("tests.good")["CUDA_GRAPH_UNSAFE"]
@@ -163,13 +163,13 @@ def test_every_call_of_a_function(device):
     table, ids = torch.randn(16, 8), torch.tensor([3, 1])
 
     def program():
-        rows = lz.embedding(table, ids) if False else lz.embedding(ids, table)
+        rows = lz.embedding(ids, table)
         for _ in range(2):
             rows = lz.rms_norm(rows, W)
         return lz.attention(*[rows.view(1, 2, 2, 4)] * 3, causal=True, layout="BSHD")
 
     found = lz.graphs.verify(program)
-    assert {proof.operation for proof in found} == {"embedding.lookup", "norm.rms", "attention.causal"}
+    assert {proof.operation for proof in found} == {"embedding.lookup", "norm.rms", "attention.standard.prefill"}
     assert {proof.verdict for proof in found} <= {"graph_safe", "not_tried"}
     assert len({(p.operation, p.kernel_id) for p in found}) == len(found)  # equal calls once
     with lz.policy(graph_strict_mode=True):
@@ -194,14 +194,15 @@ def test_written_arguments_and_random_numbers(device, operation):
     assert torch.equal(cache, before)  # proofs have memory of their own
 
 
-def test_what_is_no_call_to_prove(device):
+def test_what_is_no_call_to_prove(device, planted):
     with pytest.raises(lz.WrongTypeError, match="an operation or a function"):
         lz.graphs.verify(3)
     with pytest.raises(lz.InvalidRequestError, match="out"):
         lz.graphs.verify("rms_norm", X, W, out=torch.empty(4, 8))
-    with pytest.raises(lz.UnknownNameError):
+    with pytest.raises(lz.NoKernelFoundError, match=r"tests.none"):
         lz.graphs.verify("rms_norm", X, W, kernel="tests.none")
-    (proof,) = lz.graphs.verify("rms_norm", X, W, kernel="cuda.norm.rms")
+    planted("tests.good", right)
+    (proof,) = lz.graphs.verify("rms_norm", X.double(), W.double(), kernel="tests.good")
     assert proof.verdict == "not_tried"
 
 
