@@ -5,9 +5,7 @@ Locks are the kernel's (flock): those of a process that is killed are free at on
 
 import contextlib
 import fcntl
-import os
 import pathlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import IO
@@ -100,9 +98,3 @@ def wait_for_memory(wanted: int, until: float) -> None:
         return free is None or free >= wanted
 
     _wait(f"{wanted >> 20} MiB of free memory (jit.memory_mb, memory_headroom_mb)", enough, until)
-
-
-def be_gentle() -> None:
-    """Lowers the priority of this thread below those that serve calls, where the system has one for each thread."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)

@@ -11,7 +11,6 @@ import time
 from typing import Any, NamedTuple, Protocol
 
 from layerzero.host.policy import jit_settings
-from layerzero.jit import flight
 
 LONGEST_ERROR = 600  # characters
 DONE = ("ready", "failed", "skipped", "dropped")
@@ -141,7 +140,6 @@ def _settle(queue: _Queue, work: Any, state: str, detail: str = "") -> None:
 
 def _run(queue: _Queue) -> None:
     """The thread. Ends when nothing is waiting."""
-    flight.be_gentle()
     while True:
         with queue.changed:
             while queue.captures:
