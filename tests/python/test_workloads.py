@@ -42,6 +42,13 @@ def test_a_recording_has_classes_with_counts_and_no_contents(tmp_path):
     assert [e.line for e in workload.read(tmp_path / "w.json").calls] == [first.line, second.line]
 
 
+def key_of(report):
+    """What a workload keeps of a call: where the allocator has put a tensor is not in it, nor are the strides of a view,
+    except for a transposed last pair of axes, as a weight has them."""
+    left_out = (".alignment", "query.contiguous")
+    return {name: value for name, value in report.key.to_dict().items() if not name.endswith(left_out)}
+
+
 def test_a_recorded_line_is_the_call(tmp_path):
     from layerzero.tuning.draw import described
 
@@ -55,7 +62,7 @@ def test_a_recorded_line_is_the_call(tmp_path):
             getattr(lz, name)(**call)
         entry = next(e for e in recording.workload.calls if e.name == name)
         again = lz.explain(name, **described(name, fills.filled(entry.line, entry.axes)))
-        assert again.key == lz.explain(name, **call).key, entry.line
+        assert key_of(again) == key_of(lz.explain(name, **call)), entry.line
 
 
 def test_tables_are_filled_by_name():
@@ -173,7 +180,7 @@ lz.configure(allow_sources=["planted"])
 from layerzero.tuning import auto, session
 run = session.run
 session.run = lambda entries, options: run(entries, session.replace(options, imports=("planted_kernels",), samples=6,
-                                           caches=("warm",), ignore_environment=True))
+                                           caches=("warm",), ignore_environment=True, nice=0))
 x, w = torch.ones(4, 64), torch.ones(64)
 assert not auto.is_running()
 lz.configure(perfdb={{"auto_tune": True}})
