@@ -161,7 +161,7 @@ def test_tuning_measures_in_another_process_and_the_winner_decides(only_planted)
     only_planted("slow", "fast", "wrong")
     assert lz.which("rms_norm", **CALL).kernel_id == "planted.slow"
     steps = []
-    report = tuned(on_step=steps.append)
+    report = tuned(on_step=steps.append, samples=40)  # enough that pauses of a busy machine do not hide the difference
     (result,) = report.results
     assert result.winner == "planted.fast" and result.default == "planted.slow"
     assert result.gain > 0.5 and result.gain_low > 0.3 and result.confidence > 0.99 and result.served < 0.8
@@ -170,7 +170,7 @@ def test_tuning_measures_in_another_process_and_the_winner_decides(only_planted)
     assert report.ok and report.winners == 1 and report.expected_gain.share > 0.3
     rows = {row["kernel_id"]: row for row in perf_records.read_database()}
     assert set(rows) == {"planted.slow", "planted.fast"}  # the whole ranking of those that are right
-    assert rows["planted.fast"]["samples"] == 16 and rows["planted.fast"]["warmup_runs"] == core.WARM_UPS
+    assert rows["planted.fast"]["samples"] == 40 and rows["planted.fast"]["warmup_runs"] == core.WARM_UPS
     assert lz.which("rms_norm", **CALL).kernel_id == "planted.fast"
 
 
@@ -221,8 +221,9 @@ def test_a_kernel_that_ends_or_stops_its_process_is_left_out(only_planted, monke
     lz.configure(isolation={"timeout_s": 1.0})
     report = tuned(samples=6)
     assert how in report.crashed[f"rms_norm planted.{bad}"]
-    assert report.results[0].winner == "planted.fast"
-    assert f"planted.{bad}" not in {k.kernel_id for k in report.results[0].kernels}
+    (result,) = report.results  # of the call that was measured again without it
+    assert {k.kernel_id for k in result.kernels} == {"planted.slow", "planted.fast"}
+    assert report.records == 2 and not report.failed.to_dict()
 
 
 def test_out_of_memory_is_a_state_that_is_seen(only_planted, own_database):
