@@ -1,9 +1,9 @@
 // Selection inside CUDA graph captures.
 #include <algorithm>
 
-#include "pipeline/selector_captures.h"
 #include "pipeline/filter_health.h"
 #include "pipeline/selector.h"
+#include "pipeline/selector_captures.h"
 
 namespace lz {
 

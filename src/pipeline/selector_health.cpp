@@ -1,9 +1,9 @@
 // Selection after failures: what health refuses, and the next kernel of a call whose kernel has failed.
 #include <algorithm>
 
-#include "pipeline/selector_captures.h"
 #include "pipeline/filter_health.h"
 #include "pipeline/selector.h"
+#include "pipeline/selector_captures.h"
 
 namespace lz {
 
