@@ -4,6 +4,7 @@ Each case is tuned, its records decide, and then every kernel is timed again, in
 difference within the noise of the same kernel counts as none.
 """
 
+import math
 import statistics
 import time
 import warnings
@@ -83,7 +84,7 @@ def summary(cells: list[dict[str, Any]], how: str) -> dict[str, Any]:
         "cases": len(cells),
         "mean": statistics.fmean(values),
         "median": statistics.median(values),
-        "p99": values[int(0.99 * (len(values) - 1))],
+        "p99": values[math.ceil(0.99 * len(values)) - 1],  # by nearest rank: of few cells the worst
         "max": values[-1],
         "worst": f"{worst['operation']} {worst['call']} ({worst['execution']}, {worst['cache_state']})",
     }
