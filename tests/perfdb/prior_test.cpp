@@ -76,7 +76,7 @@ TEST_F(PriorTest, EveryCarriedFileHoldsOneMachinesRecordsOfKernelsThatExist) {
 
 TEST_F(PriorTest, OneQueryAndOneRowOfAProductAreRegimesOfTheirOwn) {
   const Operation& linear = *registry.Find("linear");
-  const KernelEntry& product = *registry.FindKernel("mlp.linear", "hwy.mlp.linear");
+  const KernelEntry& product = *registry.FindKernel("mlp.linear", "hwy.mlp.linear.gemm");
   const auto time_at = [&](std::vector<int64_t> measured, int64_t rows) {
     std::vector<Record> records;
     for (int64_t m : measured) {
