@@ -21,6 +21,8 @@ constexpr auto kImplied = std::to_array<Implied>({
     {"hwy.mlp.linear.quantized.gemv", "tensor_scale.last_dim_stride1", "its last axis is 1"},
     {"hwy.mlp.linear.quantized.gemm", "tensor_scale.last_dim_stride1", "its last axis is 1"},
     {"x86.mlp.linear.quantized.avx512bf16", "tensor_scale.last_dim_stride1", "its last axis is 1"},
+    {"hwy.kv.rope_append_paged", "d", "nothing refuses first, but no drawn head has 1,025 elements"},
+    {"hwy.kv.rope_append_paged.coded", "d", "nothing refuses first, but no drawn head has 1,025 elements"},
     {"openblas.mlp.linear", "rows", "nothing refuses first, but no drawn input has 2^31 rows"},
     {"hwy.quantize.int8", "scale.last_dim_stride1", "the scale has no axes"},
     {"hwy.quantize.int8", "tensor_scale.given", "nvfp4 alone has one"},
