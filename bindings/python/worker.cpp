@@ -52,7 +52,7 @@ bool Take(Channel& c) {
   const uint64_t number = c.Theirs().Number();
   if (!c.is_worker && number != c.received + 1) {
     PyErr_Format(g_worker_errors.protocol, "wanted response %llu, got %llu",
-                 static_cast<unsigned long long>(c.received + 1), static_cast<unsigned long long>(number));
+                 1 + static_cast<unsigned long long>(c.received), static_cast<unsigned long long>(number));
     return false;
   }
   c.received = number;

@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace lz::HWY_NAMESPACE {
 namespace {
 
-constexpr int64_t kMaxHeadDim = 1024;
+inline constexpr int64_t kMaxHeadDim = 1024;
 using Tag = hn::ScalableTag<float>;
 
 // One position's factors for each rotated column. Whole vectors may be written past the last column.
