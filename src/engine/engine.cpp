@@ -168,7 +168,8 @@ Result<size_t> Engine::ResetHealth(const std::string& kernel) {
   return changed;
 }
 
-Status Engine::SetGraphVerdict(Request& r, std::string_view kernel, std::string_view outcome, std::string detail) {
+Status Engine::SetGraphVerdict(Request& r, std::string_view kernel, std::string_view outcome,
+                               const std::string& detail) {
   const Outcome found = OutcomeFromName(outcome);
   if (found != Outcome::kGraphSafe && found != Outcome::kFailed && found != Outcome::kWrong) {
     return Status(StatusCode::kInvalidRequest, {.field = "outcome",
@@ -187,7 +188,7 @@ Status Engine::SetGraphVerdict(Request& r, std::string_view kernel, std::string_
   }
   Health& health = selector_.health();
   health.Begin();
-  health.SetGraphVerdict(*entry, r.device, ClassOf(r), found, std::move(detail));
+  health.SetGraphVerdict(*entry, r.device, ClassOf(r), found, detail);
   return {};
 }
 

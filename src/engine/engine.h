@@ -161,7 +161,8 @@ class LZ_OWN Engine {
   Result<size_t> ResetHealth(const std::string& kernel);
   // What a proof of a kernel's safety in CUDA graphs found for the class of this call: "graph_safe", or the name of
   // an outcome. See Health::SetGraphVerdict.
-  Status SetGraphVerdict(Request& request, std::string_view kernel, std::string_view outcome, std::string detail);
+  Status SetGraphVerdict(Request& request, std::string_view kernel, std::string_view outcome,
+                         const std::string& detail);
   Result<std::string> Coverage(std::string_view device);
   static std::string DescriptorFacts();  // name, use and effect of each (registry/fact_table.h)
   std::string Stats() const;

@@ -301,7 +301,7 @@ void Health::Report(const Failure& f) {
 }
 
 void Health::SetGraphVerdict(const KernelEntry& kernel, int32_t device, std::vector<CallCondition> call,
-                             Outcome outcome, std::string detail) {
+                             Outcome outcome, const std::string& detail) {
   QuarantineRow row;
   {
     std::lock_guard lock(mutex_);

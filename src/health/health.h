@@ -124,7 +124,7 @@ class Health {
   // What a proof by capture and replay found for a class of calls of a kernel: kGraphSafe, or how it went wrong. Kept
   // with the quarantine, in place of an earlier verdict.
   void SetGraphVerdict(const KernelEntry& kernel, int32_t device, std::vector<CallCondition> call, Outcome outcome,
-                       std::string detail);
+                       const std::string& detail);
 
   void CountShadow(bool wrong) { (wrong ? shadow_wrong_ : shadow_right_).fetch_add(1, std::memory_order_relaxed); }
 

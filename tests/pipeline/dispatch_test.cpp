@@ -83,6 +83,9 @@ constexpr const char* kWriting[][2] = {
      "query=f32[1,3,2,4] key=f32[1,3,2,4] value=f32[1,3,2,4] g=f32[1,3,2] beta=f32[1,3,2] state=f32[1,2,4,4]"},
     {"kv_append_paged",
      "key_cache=f32[4,8,2,16] value_cache=f32[4,8,2,16] key=f32[5,2,16] value=f32[5,2,16] slots=i64[5]{0,1,9,31,16}"},
+    {"kv_rope_append_paged",
+     "query=f32[5,4,16] key=f32[5,2,16] value=f32[5,2,16] cos=f32[5,16] sin=f32[5,16] key_cache=f32[4,8,2,16] "
+     "value_cache=f32[4,8,2,16] slots=i64[5]{0,1,9,31,16}"},
     {"kv_compact", "key_cache=f32[4,2,1,4] value_cache=f32[4,2,1,4] moves=i64[2,2]{0,3,1,2}"},
     {"kv_block_table_update", "block_tables=i32[2,3] updates=i64[2,3]{0,1,7,1,2,5}"},
 };

@@ -102,7 +102,8 @@ TEST_F(PolicyFactsTest, FormatsAndLayoutsInTheNumberingOfEachOperation) {
       const int64_t index = ChoiceIndex(op->fields()[*format].choices, "int4");
       EXPECT_EQ(facts[size_t(PolicyField::kQuantFormats)], index < 0 ? 0 : int64_t{1} << index) << op->name();
     }
-    const bool has_layouts = op->name() == "kv_append_paged" || op->name() == "kv_gather";
+    const bool has_layouts =
+        op->name() == "kv_append_paged" || op->name() == "kv_rope_append_paged" || op->name() == "kv_gather";
     EXPECT_EQ(facts[size_t(PolicyField::kKvLayout)], has_layouts ? 2 : kAllAllowed) << op->name();
   }
 }

@@ -168,7 +168,7 @@ TEST(Policy, WhatTheRoadmapPlansIsRefusedWithTheLine) {
       EXPECT_THAT(message, HasSubstr("not supported in this version, see docs/roadmap.md")) << planned;
     }
   }
-  EXPECT_TRUE(IsOnPolicyRoadmap("jit.manifest_path"));
+  EXPECT_TRUE(IsOnPolicyRoadmap("distributed.selection_mode"));
   for (const PolicyKey& key : PolicyKeys()) EXPECT_FALSE(IsOnPolicyRoadmap(key.name)) << key.name;
 }
 

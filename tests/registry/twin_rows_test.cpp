@@ -28,6 +28,7 @@ std::map<Function, std::set<std::string>> RowsOfFunctions(const Registry& regist
 const std::set<std::set<std::string>> kConditions = {
     {"onednn.mlp.linear", "onednn.mlp.linear_bf16"},
     {"onednn.mlp.linear.panels", "onednn.mlp.linear.panels_bf16"},
+    {"hwy.kv.rope_append_paged", "hwy.kv.rope_append_paged.coded"},  // scales for caches of 8-bit codes alone
     {"cuda.quantize.groups", "cuda.quantize.groups.int4", "cuda.quantize.powers"},
     {"cuda.quantize.asymmetric.groups", "cuda.quantize.asymmetric.groups.paired"},
     {"cuda.mlp.linear.quantized", "cuda.mlp.linear.quantized.nvfp4"},
