@@ -42,8 +42,8 @@ std::vector<Constraint> ConditionsOf(const table::View& view, const Operation& o
   walk(walk, tree.root);
   if (conditions.empty()) conditions.push_back({name, Rel::kGe, kMin32 + 1});
   std::ranges::sort(conditions, {}, &Constraint::operand);
-  const auto same = std::ranges::unique(conditions, {}, &Constraint::operand);
-  conditions.erase(same.begin(), same.end());
+  const auto same = [](const Constraint& a, const Constraint& b) { return a.operand == b.operand; };
+  conditions.erase(std::unique(conditions.begin(), conditions.end(), same), conditions.end());
   return conditions;
 }
 
