@@ -4,7 +4,9 @@ python bench/tables.py [--entries 10000] [--output bench/results/tables-<machine
 """
 
 import argparse
+import itertools
 import json
+import math
 import statistics
 import tempfile
 import time
@@ -19,14 +21,15 @@ BAR_MS = 1.0  # for 10,000 entries
 
 
 def large(entries: int) -> lz.DispatchTable:
-    """A table of this machine with this number of entries: the classes of one norm, divided among sizes."""
-    table = lz.solve("rms_norm --input bf16[rows,576] --weight bf16[576]", {"rows": [1 << 20]})
+    """A table of this machine with this number of entries: the class of one norm, for a grid of rows and widths."""
+    table = lz.solve("rms_norm --input bf16[rows,576] --weight bf16[576]", {"rows": [8]})
+    side = math.isqrt(entries)
     document, (first, *_) = table.document, table.entries()
     ops = []
-    for i in range(entries):
-        when = {**first["when"], "...": [8 * i + 1, 8 * i + 8], "hidden": [576, 576]}
+    for row, width in itertools.product(range(side), range(entries // side)):
+        when = {**first["when"], "...": [8 * row + 1, 8 * row + 8], "hidden": [570 + 10 * width, 579 + 10 * width]}
         ops.append({"op": first["op"], "kernel_id": first["kernel_id"], "when": when, "us": 1.0})
-    document["plans"] = [{"bucket": {"rows": 8 * entries}, "ops": ops, "jit_artifacts": []}]
+    document["plans"] = [{"bucket": {"rows": 8 * side}, "ops": ops, "jit_artifacts": []}]
     return lz.DispatchTable(document)
 
 
