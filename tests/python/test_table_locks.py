@@ -13,18 +13,7 @@ from layerzero.tables.lock import change_text, compare, lock_of, read_lock, writ
 
 
 def entry(name, kernel, us=10.0, **others):
-    return {
-        "op": name.split()[0],
-        "kernel_id": kernel,
-        "when": {},
-        "us": us,
-        "rival": None,
-        "rival_us": None,
-        "count": 1,
-        "call": name,
-        "class": name,
-        "is_corner": True,
-    } | others
+    return {"class": name, "kernel_id": kernel, "us": us, "rival": None, "rival_us": None, "count": 1} | others
 
 
 def table_of(*entries, **about):
@@ -38,7 +27,8 @@ def table_of(*entries, **about):
         "policy": {},
         "tp_size": 1,
         "shape_buckets": {"s": [1]},
-        "plans": [{"bucket": {"s": 1}, "ops": list(entries), "jit_artifacts": []}],
+        "choices": sorted(entries, key=lambda one: one["class"]),
+        "plans": [{"bucket": {"s": 1}, "ops": [], "jit_artifacts": []}],
         "fallback": {"mode": "runtime_select"},
     }
     return lz.DispatchTable(document | about)
@@ -81,7 +71,7 @@ def test_a_changed_choice_has_both_times_and_the_cost():
     ids=lambda about: next(iter(about)),
 )
 def test_versions_and_settings_are_compared(about):
-    after = table_of(*BEFORE.entries(), **about)
+    after = table_of(*BEFORE.document["choices"], **about)
     (one,) = differences(BEFORE, after)["versions"]
     assert one["before"] != one["after"]
 

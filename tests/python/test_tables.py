@@ -61,6 +61,13 @@ def test_a_table_has_the_form_of_its_schema(table):
     assert {"norm.rms", "mlp.linear"} <= {entry["op"] for entry in table.entries()}
 
 
+def test_a_lock_does_not_depend_on_the_order_of_buckets():
+    """Calls of one class at the ends of two buckets are one entry of a table and two choices of a lock."""
+    one, two = (lz.solve(NORM, dict(order)) for order in (BUCKETS.items(), reversed(BUCKETS.items())))
+    assert one.document["choices"] == two.document["choices"]
+    assert len(one.document["choices"]) == 4  # 16, 64, 256 and 1024 rows
+
+
 def test_wrong_buckets_are_refused():
     for buckets in ({"seq_len": (16, 256)}, {"seq_len": (256, 16), "batch": (1,)}, {"seq_len": (), "batch": (1,)}):
         with pytest.raises(lz.InvalidRequestError, match="shape_buckets"):

@@ -53,7 +53,9 @@ class DispatchTable:
 
     def to_bytes(self) -> bytes:
         """Returns the binary form, which `load_table` reads."""
-        return _layerzero.table("build", json.dumps({"document": json.dumps(self.document), "what": self._source}))
+        # What is for people and locks alone would be parsed at each loading.
+        kept = {key: value for key, value in self.document.items() if key not in ("choices", "joint")}
+        return _layerzero.table("build", json.dumps({"document": json.dumps(kept), "what": self._source}))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the table whole or not at all: as JSON if the name ends in .json, else in binary form."""

@@ -22,18 +22,12 @@ def lock_of(table: DispatchTable, made_of: Mapping[str, Any] | None = None) -> d
     made_of: {"operations": [text]} or {"model": path}, from which `layerzero solve --check` makes the table again.
     """
     document = table.document
-    choices = {}
-    for one in table.entries():
-        if not one.get("is_corner", False):
-            continue
-        keys = ("kernel_id", "us", "rival", "rival_us", "count")
-        choices[one["class"]] = {"class": one["class"], **{key: one.get(key) for key in keys}}
     return {
         "lock_version": VERSION,
         **{key: document.get(key) for key in (*_ABOUT, *_MARKS)},
         "made_of": dict(made_of or {}),
         "joint": [pair["text"] for pair in document.get("joint", [])],
-        "choices": [choices[name] for name in sorted(choices)],
+        "choices": document.get("choices", []),
     }
 
 

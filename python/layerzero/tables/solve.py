@@ -67,10 +67,11 @@ def solve(
         plans: dict[str, dict[str, Any]] = {}
         seen: set[str] = set()
         joint: list[dict[str, Any]] = []
+        choices: dict[str, dict[str, Any]] = {}
         for chain in chains:
             for call in chain:
                 progress(call.text)
-                for bucket, entry in _entries(call, buckets, device, capturing):
+                for bucket, entry in _entries(call, buckets, device, capturing, choices):
                     same = json.dumps([entry["op"], entry["when"]], sort_keys=True)
                     if same in seen:
                         continue
@@ -97,6 +98,7 @@ def solve(
         "shape_buckets": {name: list(values) for name, values in buckets.items()},
         "plan_mode": joins,
         "joint": joint,
+        "choices": [choices[name] for name in sorted(choices)],
         "plans": list(plans.values()),
         "fallback": {"mode": "runtime_select"},
     }
@@ -150,9 +152,13 @@ Bucket = dict[str, int]
 
 
 def _entries(
-    call: Call, buckets: Mapping[str, tuple[int, ...]], device: str | None, capturing: bool
+    call: Call,
+    buckets: Mapping[str, tuple[int, ...]],
+    device: str | None,
+    capturing: bool,
+    choices: dict[str, dict[str, Any]],
 ) -> Iterator[tuple[Bucket, dict[str, Any]]]:
-    """Yields every entry of a call with its bucket."""
+    """Yields every entry of a call with its bucket; adds to `choices` those at the ends of buckets, by their class."""
     names = [name for name in buckets if name in call.names]
     explained: dict[tuple[int, ...], dict[str, Any]] = {}
 
@@ -169,7 +175,11 @@ def _entries(
         steps = [list(_points(ask, name, bucket, least[name], rates)) for name in names]
         for sizes in itertools.product(*steps):
             at = dict(zip(names, sizes, strict=True))
-            yield bucket, _entry(call, ask(at), at, bucket, least, buckets, rates)
+            entry = _entry(call, ask(at), at, bucket, least, buckets, rates)
+            if at == bucket:
+                choice = _choice(call, ask(at), entry)
+                choices[choice["class"]] = choice
+            yield bucket, entry
 
 
 def _before(values: Sequence[int], size: int) -> int:
@@ -258,9 +268,13 @@ def _entry(
         "count": call.count,
         "transforms": [t["kind"] + " " + t["tensor"] for t in report["plan"]["transforms"]],
         "call": call.at(at),
-        "class": class_text(report),
-        "is_corner": at == bucket,
     }
+
+
+def _choice(call: Call, report: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
+    """Returns the line of a lock for the call at the end of a bucket."""
+    keys = ("kernel_id", "us", "rival", "rival_us")
+    return {"class": class_text(report), **{key: entry[key] for key in keys}, "count": call.count}
 
 
 def class_text(report: dict[str, Any]) -> str:
