@@ -52,7 +52,7 @@ def _kind(case: Any) -> tuple[Any, ...]:
 
 def _verified(case: Any, device: str) -> list[dict[str, Any]]:
     from layerzero import graphs
-    from layerzero.bench.draw import arguments_on
+    from layerzero.tuning.draw import arguments_on
 
     proofs = graphs.verify(case.operation, **arguments_on(device, case.operation, case.line))
     return [{"call": f"{case.operation} {case.line}", **proof._asdict()} for proof in proofs]

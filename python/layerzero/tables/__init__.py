@@ -38,6 +38,8 @@ class DispatchTable:
             document = json.loads(text)
         except ValueError as error:
             raise ConfigError(name, "a dispatch table", f"no JSON ({error})", "make it again") from None
+        if not isinstance(document, dict):
+            raise ConfigError(name, "a dispatch table", f"a JSON {type(document).__name__}", "make it again")
         table = cls(document, name)
         table.to_bytes()  # checks it
         return table
