@@ -153,9 +153,9 @@ Status AddVariable(const Variable& variable, std::string_view value, json& layer
       if (!IsUtf8(value)) return Wrong(variable.name, "a path in UTF-8", value);
       At(layer, variable.key) = value;
       return {};
-    case VariableKind::kConfigFile: return {};  // read by ProcessLayers
-    case VariableKind::kHost: return {};        // read by layerzero/tuning/workload.py
-    case VariableKind::kLibraries: {            // read by NamedLibraries
+    case VariableKind::kConfigFile:       // read by ProcessLayers
+    case VariableKind::kHost: return {};  // read by layerzero/tuning/workload.py
+    case VariableKind::kLibraries: {      // read by NamedLibraries
       auto libraries = ParseLibraries(value);
       return libraries.ok() ? Status() : libraries.TakeStatus();
     }
