@@ -34,9 +34,9 @@ def _bytes(tensor):
     return tensor.view(torch.uint8) if tensor.dtype in (torch.float8_e4m3fn, torch.float8_e5m2) else tensor
 
 
-def append_paged(key_cache, value_cache, key, value, slots, k_scale, v_scale, layout):
+def append_paged(key_cache, value_cache, key, value, slots, k_scale, v_scale, layout, name="kv_append_paged"):
     blocks, size = key_cache.shape[0], key_cache.shape[2 if layout == "HND" else 1]
-    check_below("kv_append_paged: slots", slots, blocks * size)
+    check_below(f"{name}: slots", slots, blocks * size)
     if not slots.numel() or not blocks * size:
         return
     slots = slots.long()
@@ -78,7 +78,9 @@ def rope_append_paged(
         output = (x * cos[0] + swapped_of(x, interleaved).to(wide) * sin[0]).to(rows.dtype)
         return output if rotary_dim == rows.shape[-1] else torch.cat((output, rows[..., rotary_dim:]), -1)
 
-    append_paged(key_cache, value_cache, turned(key), value, slots, k_scale, v_scale, layout)
+    append_paged(
+        key_cache, value_cache, turned(key), value, slots, k_scale, v_scale, layout, name="kv_rope_append_paged"
+    )
     return turned(query)
 
 
