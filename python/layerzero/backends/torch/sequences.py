@@ -48,7 +48,9 @@ def causal_conv1d(input, weight, state, bias, activation):
     output = F.conv1d(seen, weight[:, None], bias, groups=x.shape[1])
     if not x.is_cuda and not output.isfinite().all():  # a sum may have left float32 on its way to a finite value
         seen, weight, bias = (t if t is None else t.double() for t in (seen, weight, bias))
-        output = F.conv1d(seen, weight[:, None], bias, groups=x.shape[1]).to(torch.promote_types(x.dtype, torch.float32))
+        output = F.conv1d(seen, weight[:, None], bias, groups=x.shape[1]).to(
+            torch.promote_types(x.dtype, torch.float32)
+        )
     output = output.transpose(1, 2)
     if activation == "silu":  # of -inf, if a sum overflows float32, it would be NaN
         output = F.silu(output.clamp_(min=torch.finfo(output.dtype).min))
