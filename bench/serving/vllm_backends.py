@@ -156,11 +156,27 @@ def one_engine(arguments):
 
         for batch in arguments.batch:
             result["batches"][batch] = measured(answers, batch, arguments)
+        if arguments.profile:
+            result["profile"] = profiled(lambda: answers(min(arguments.batch), 16))
         first = answers(max(arguments.batch), 1, logprobs=1)[1]
         result["first_logprobs"] = [next(iter(one.logprobs[0].values())).logprob for one in first]
     result["kernels"] = seen.found
     result["versions"] = versions()
     print("RESULT " + json.dumps(result))
+
+
+def profiled(run):
+    """Where the time of a smallest batch of 16 tokens goes: the 25 largest by host time and by device time, microseconds."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
+        run()
+
+    def largest(field):
+        rows = sorted(found.key_averages(), key=lambda row: -getattr(row, field))[:25]
+        return {row.key[:120]: [row.count, round(getattr(row, field), 1)] for row in rows}
+
+    return {"host": largest("self_cpu_time_total"), "device": largest("self_device_time_total")}
 
 
 def _attention_layers(llm):
@@ -253,6 +269,7 @@ def main():
     parser.add_argument("--output", type=int, default=128)
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--profile", action="store_true", help="also write where the time of the smallest batch goes")
     parser.add_argument("--seconds", type=float, default=480, help="no engine starts after this time")
     parser.add_argument("--most", type=float, default=200, help="seconds that one engine may take")
     arguments = parser.parse_args()
@@ -261,7 +278,7 @@ def main():
     end = time.monotonic() + arguments.seconds
     results, failures = [], {}
     passed = [a for n in ("input", "output", "layers", "rounds") for a in (f"--{n}", str(getattr(arguments, n)))]
-    passed += ["--batch", *map(str, arguments.batch)]
+    passed += ["--batch", *map(str, arguments.batch), *(["--profile"] if arguments.profile else [])]
     for engine in arguments.engines:
         if time.monotonic() > end:
             failures[engine] = "no time left"
