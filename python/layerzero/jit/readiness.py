@@ -36,6 +36,7 @@ class ReadinessReport(NamedTuple):
         return all(check.state != "fail" for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
+        """As JSON has it: ready, checks, seconds."""
         return {"ready": self.ready, "checks": [check._asdict() for check in self.checks], "seconds": self.seconds}
 
     def __str__(self) -> str:
