@@ -47,7 +47,7 @@ def test_doctor(run_json, run):
     assert code == (0 if report["ok"] else 1)
     assert set(report) == {
         "layerzero", "python", "torch", "devices", "threads", "libraries", "packages", "policy", "counters", "served_by_reference",
-        "problems", "ok", "health", "perfdb",
+        "problems", "ok", "health", "perfdb", "untuned",
     }  # fmt: skip
     assert report["libraries"]["torch"]["installed"]
     assert "layerzero" in run("doctor")[1]
