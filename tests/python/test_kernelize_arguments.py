@@ -1,7 +1,6 @@
 """Arguments of forwards are bound by the signature that is called: releases of Transformers, and models, name them otherwise."""
 
 import inspect
-import types
 import warnings
 
 import pytest
@@ -10,7 +9,6 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
-from layerzero.integrations.transformers import arguments  # noqa: E402
 from layerzero.integrations.transformers.arguments import CACHE, Signature, cache_argument, cache_of  # noqa: E402
 from small_llama import GREEDY, TOLERANCE, error, ids_of, plan_of, tiny  # noqa: E402
 
@@ -160,43 +158,3 @@ def test_the_result_has_the_cache_where_the_release_has_it():
         ours = model.model(ids_of(), use_cache=True)
     assert type(ours) is type(own) and list(ours.keys()) == list(own.keys())
     assert isinstance(cache_of(ours), transformers.DynamicCache)
-
-
-# ---- the wrapper by which Transformers accepts a former name
-
-
-def renaming(function):
-    def wrapped(*args, **kwargs):
-        if "past_key_values" in kwargs:
-            kwargs["cache"] = kwargs.pop("past_key_values")
-        return function(*args, **kwargs)
-
-    made = types.FunctionType(
-        wrapped.__code__, {"__name__": "transformers.utils.deprecation"}, "wrapped", None, wrapped.__closure__
-    )
-    made.__wrapped__ = function
-    return made
-
-
-def test_such_a_wrapper_is_seen_through():
-    function = forward_with("cache")
-    assert arguments.without_renaming(renaming(renaming(function))) is function
-    assert arguments.without_renaming(function) is function
-
-
-def test_rotations_within_such_a_wrapper_are_replaced(monkeypatch):
-    """Part by part: with a hook on a layer the program steps aside."""
-    model, ids = transformers_neox(), ids_of()
-    kind = type(model.base_model.layers[0].attention)
-    monkeypatch.setattr(kind, "forward", renaming(arguments.without_renaming(kind.forward)))
-    expected = run(model, ids)
-    model.base_model.layers[0].register_forward_hook(lambda *_: None)
-    report = lz.kernelize(model)
-    assert error(run(model, ids), expected) <= TOLERANCE
-    assert report.replaced["RoPE"]["calls"] and "decoder" not in report.replaced
-
-
-def transformers_neox():
-    torch.manual_seed(3)
-    settings = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    return transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**settings, vocab_size=131)).eval()

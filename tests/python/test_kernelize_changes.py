@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
-from layerzero.integrations.transformers import rotary  # noqa: E402
 from layerzero.models.families import FAMILIES, first_output  # noqa: E402
 from small_llama import TOLERANCE, error, ids_of, logits_of, plan_of, tiny  # noqa: E402
 
@@ -151,7 +150,6 @@ def test_a_rotation_that_is_patched(name):
 
 @pytest.mark.parametrize("name", FUSED_AND_PARTS[:2])  # that of the third calls no other function
 def test_a_function_of_the_rotation_that_is_patched(name):
-    rotary._with_rotations.cache_clear()  # as in a process that has no other model
     assert_honoured(name, lambda model: Patched(modeling_of(model), "rotate_half", scaled))
 
 
@@ -298,7 +296,6 @@ def test_surroundings_of_kernelize(name, around):
     family = BY_NAME[name]
     usual = lz.kernelize(family.build())
     model, expected = family.build(), first_output(family.build(), family.example())
-    rotary._rotation_of.cache_clear()
     surroundings = {
         "device": lambda: torch.device("meta"),
         "dtype": lambda: default_dtype(torch.float64),

@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 import layerzero as lz  # noqa: E402
 from layerzero.integrations.transformers import attention as attention_interface  # noqa: E402
 from layerzero.integrations.transformers import experts as experts_interface  # noqa: E402
-from layerzero.integrations.transformers import probe, rotary  # noqa: E402
+from layerzero.integrations.transformers import probe  # noqa: E402
 from layerzero.models.families import FAMILIES  # noqa: E402
 from small_llama import TOLERANCE, error, logits_of, plan_of, tiny  # noqa: E402
 
@@ -201,79 +201,6 @@ def test_a_gate_whose_limit_changes_later():
             if experts_interface.looks_like_experts(module):
                 module.limit, module.alpha = 0.01, 1.0
     assert error(logits_of(model), logits_of(reference)) <= TOLERANCE
-
-
-# ---- rotations
-
-
-def halves(rows):
-    half = rows.shape[-1] // 2
-    return torch.cat((-rows[..., half:], rows[..., :half]), dim=-1)
-
-
-def pairs(rows):
-    return torch.stack([-rows[..., 1::2], rows[..., ::2]], dim=-1).flatten(-2)
-
-
-def rotating(turned, first=lambda rows, width: rows, factor=1.0):
-    def rotate(q, k, cos, sin, unsqueeze_dim=1):
-        cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
-        return tuple(factor * (rows * cos + turned(rows) * sin) for rows in (q, k))
-
-    return rotate
-
-
-def pairwise(q, k, cos, sin):
-    def rotate(rows):
-        a, b = rows.chunk(2, dim=-1)
-        c, s = cos.unsqueeze(1), sin.unsqueeze(1)
-        return torch.cat((a * c - b * s, b * c + a * s), dim=-1)
-
-    return rotate(q), rotate(k)
-
-
-def gathering(function):
-    """Neighbours go to the halves before the rotation, as in DeepSeek V3."""
-
-    def rotate(q, k, cos, sin):
-        return function(*[torch.cat((rows[..., ::2], rows[..., 1::2]), dim=-1) for rows in (q, k)], cos, sin)
-
-    return rotate
-
-
-def halved(function):
-    return lambda q, k, cos, sin: function(q, k, *[table[..., : table.shape[-1] // 2] for table in (cos, sin)])
-
-
-@pytest.mark.parametrize(
-    "function, expected",
-    [
-        (rotating(halves), rotary.Rotation()),
-        (rotating(pairs), rotary.Rotation(interleaved=True)),
-        (pairwise, rotary.Rotation(pairwise=True)),
-        (gathering(halved(pairwise)), rotary.Rotation(gathers=True, halved=True)),
-        (gathering(rotating(halves)), None),  # by whole tables
-        (halved(pairwise), None),
-        (rotating(lambda rows: -halves(rows)), None),  # by the negative angle
-        (rotating(halves, factor=1.01), None),
-        (lambda q, k, cos, sin: rotating(halves)(k, q, cos, sin), None),
-        (lambda q, k, cos, sin: q, None),
-    ],
-)
-def test_rotations_are_told_by_numbers(function, expected):
-    assert rotary.rotation_of(function) == expected
-
-
-def test_a_rotation_of_one_model_leaves_the_others_alone():
-    """Both models have the function of one file; only one of them is kernelized."""
-    first, second = BY_NAME["gpt_oss"].build(), BY_NAME["gpt_oss"].build()
-    expected = logits_of(second)
-    report = lz.kernelize(first)
-    with torch.device("cpu"):  # a mode, under which no program runs
-        assert error(logits_of(first), expected) <= TOLERANCE
-    assert report.replaced["RoPE"] == {"count": 2, "operation": "posenc.rope", "calls": 2, "in_program": 0}
-    assert torch.equal(logits_of(second), expected)
-    assert report.replaced["RoPE"]["calls"] == 2
 
 
 def test_a_changed_file_is_seen(monkeypatch):

@@ -80,18 +80,6 @@ def cache_field(kind: Any) -> str | None:
     return next((name for name in (CACHE, *_FORMER) if name in names), None)
 
 
-def without_renaming(function: Any) -> Any:
-    """The function within the wrapper by which Transformers accepts a former name; without one the function itself."""
-    while getattr(function, "__globals__", {}).get("__name__") == "transformers.utils.deprecation":
-        function = function.__wrapped__
-    return function
-
-
-def uses_former_names(forward: Any, names: Any) -> bool:
-    """Whether arguments have names that a forward, without its wrapper, does not know and Transformers accepts."""
-    return any(name in _FORMER and name not in signature_of(forward).names for name in names)
-
-
 def tables_of(embeddings: Any) -> tuple[Any, Any]:
     """(cos, sin) of what layers get as position_embeddings, which may be one complex tensor; (None, None) of anything else."""
     if isinstance(embeddings, torch.Tensor) and embeddings.is_complex():

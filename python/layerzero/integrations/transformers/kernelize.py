@@ -24,7 +24,6 @@ from layerzero.integrations.transformers import (
     parts,
     probe,
     progress,
-    rotary,
     structure,
 )
 from layerzero.integrations.transformers import experts as experts_interface
@@ -64,7 +63,6 @@ class _Mark:
 
 _BATCHING = continuous.init_continuous_batching
 _FORWARDS = (
-    rotary.rotating_forward,
     *parts.FORWARDS,
     *block_forwards.FORWARDS,
     decoder_forward,
@@ -75,18 +73,6 @@ _FORWARDS = (
     experts_interface.apply_gate,
     replica,
 )
-
-
-def _replace_rotations(model, mark):
-    """Where each attention runs its own forward; the fused one over all layers rotates by itself."""
-    for name, module in model.named_modules():
-        if not rotary.looks_like_rotating(module):
-            continue
-        rotations, reason = rotary.rotations_of(module)
-        if reason:
-            mark.report.left[f"{name}: rope"] = reason
-        else:
-            replace(module, rotary.rotating_forward, mark.report.add("RoPE", "posenc.rope"), rotations=rotations)
 
 
 def _gives_weights(model, before):
@@ -265,7 +251,9 @@ def kernelize(
     modes = torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False)
     with _LOCK, modes[0], modes[1], progress.shown("kernelize", quiet):
         if _MARK not in model.__dict__:
-            with torch.device("cpu"):  # trials are made without what the caller may have around: another default device
+            with (
+                probe.without_modes()
+            ):  # trials are made without what the caller may have around: another default device
                 _kernelize(model)
             if weights is not None:  # compared as it will run: under a default device nothing runs as a program
                 _use_blocks(model, weights, activations, accuracy_ids, max_perplexity_ratio, release_originals)
@@ -337,8 +325,6 @@ def _replace_parts(model, mark, layers, findings):
     if mark.attention is None:
         kept = f"attention: {mark.report.left.get('attention')}"
         layers = {called: kept if observe.wants_interface(found) else found for called, found in layers.items()}
-    if not any(isinstance(found, observe.ModelLayers) and found.whole for found in layers.values()):
-        _replace_rotations(model, mark)
     if findings.are_kept and not findings.proof.holds():  # as they run where no program does
         raise Wrong("by them parts of the model compute something else")
     for called, found in layers.items():

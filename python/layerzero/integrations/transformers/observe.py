@@ -33,7 +33,8 @@ from layerzero.integrations.transformers.layers import (
     Unshown,
     kind_of,
 )
-from layerzero.integrations.transformers.recognise.layer import layer_of
+from layerzero.integrations.transformers.recognise.form import form_of
+from layerzero.integrations.transformers.recognise.layer import Read, read, read_again
 from layerzero.integrations.transformers.recognise.trace import Graph, Recorder
 
 NAMES = ("layerzero_observed", "layerzero_observed_eager")
@@ -171,13 +172,14 @@ def _describe(graphs, reads_is_causal):
     cache = next(iter(caches))
     groups: dict[tuple[int, ...], int] = {}
     tables: dict[int, Any] = {}
+    known: dict[Any, Read] = {}
     found = []
     for index, graph in enumerate(graphs):
         progress.step(f"layer {index + 1} of {len(graphs)}: what it computes")
         if index and not graph.follows(graphs[index - 1]):
             raise Unknown(f"layer {index}: something is done between it and the layer before")
         try:
-            layer = _with_mask(layer_of(graph), graph)
+            layer = _with_mask(_layer_of(graph, known), graph)
         except Unknown as unknown:
             raise type(unknown)(f"layer {index}: {unknown}") from None
         asked = reads_is_causal and graph.arguments.get("is_causal") is True
@@ -202,6 +204,15 @@ def _describe(graphs, reads_is_causal):
     if len({graph.tuples for graph in graphs}) > 1:
         raise Unknown("its layers return different numbers of values")
     return tuple(found), cache, graphs[0].tuples, _unread(graphs, found)
+
+
+def _layer_of(graph: Graph, known: dict[Any, Read]) -> Layer:
+    """What a graph is. known: those that were read, by their form; a graph of the same form is not matched again."""
+    form = form_of(graph)
+    if form in known:
+        return read_again(known[form], graph)
+    known[form] = read(graph)
+    return known[form].layer
 
 
 def _with_mask(layer: Layer, graph: Graph) -> Layer:

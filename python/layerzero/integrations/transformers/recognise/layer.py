@@ -136,8 +136,18 @@ def _reads_only(term: Node, reads: Node) -> bool:
     return True
 
 
-def layer_of(graph: Graph) -> Layer:
-    """The Layer that a graph is; raises Unknown with the node that no pattern fits and why."""
+@dataclasses.dataclass
+class Read:
+    """A graph that was read: its Layer, the nodes that its linear layers are, and its parts in the order of the layer."""
+
+    graph: Graph
+    layer: Layer
+    linears: list[Node]
+    parts: list[Part]
+
+
+def read(graph: Graph) -> Read:
+    """What a graph is; raises Unknown with the node that no pattern fits and why."""
     if graph.rows is None:
         raise NotReached("was not reached by a small input")
     if graph.calls > 1:
@@ -157,29 +167,45 @@ def layer_of(graph: Graph) -> Layer:
         raise Unknown(f"has {kinds.count(0) + kinds.count(1)} attentions and {kinds.count(2)} MLPs")
     if len({part.factor for part in parts}) > 1:
         raise Unknown("its parts are added with different factors")
-    _refuse_unseen(graph, reading, parts)
+    linears = [node for node in graph.nodes if name_of(node) in reading.linears.used]
+    _refuse_unshown(graph, linears, [(part.order, part.term) for part in parts])
+    _refuse_unseen(graph)
     norms = _in_turn(graph, reading, parts)
     parallel = norms is None
     if norms is None:
         norms = _side_by_side(graph, reading, parts)
     if norms is None:
         raise _why_in_no_order(graph, parts)
-    return _layer(graph, reading, parts, parallel, norms)
+    return Read(graph, _layer(graph, reading, parts, parallel, norms), linears, parts)
+
+
+def read_again(known: Read, graph: Graph) -> Layer:
+    """The Layer of a graph of the same form as one that was read: what depends on its numbers is asked again."""
+    places = {id(node): index for index, node in enumerate(known.graph.nodes)}
+
+    def same(node: Node) -> Node:
+        return graph.nodes[places[id(node)]]
+
+    terms = [(part.order, same(part.term)) for part in known.parts]
+    _refuse_unshown(graph, [same(node) for node in known.linears], terms)
+    holder = graph.layer.get_submodule(_holder_of(known.parts))
+    return dataclasses.replace(known.layer, index=_index_of(holder), bias=_bias(graph, holder))
 
 
 _NAMES = ("attention", "attention to an encoder", "MLP")
 
 
-def _refuse_unseen(graph: Graph, reading: _Reading, parts: list[Part]) -> None:
-    """Raises Unshown where the comparison of numbers that follows could not show what a part computes, and Unknown where code was not run."""
-    linears = [node for node in graph.nodes if name_of(node) in reading.linears.used]
+def _refuse_unshown(graph: Graph, linears: list[Node], parts: list[tuple[int, Node]]) -> None:
+    """Raises Unshown where the comparison of numbers that follows could not show what a part computes."""
     if not all(node.value.any() for node in linears):
         raise Unshown("its weights are zeros: a comparison of numbers would not show what they are for")
-    for part in parts:
-        if torch.equal(graph.given + part.term.value.reshape(graph.given.shape), graph.given):
-            raise Unshown(
-                f"its {_NAMES[part.order]} adds nothing to its input: a comparison of numbers would not show it"
-            )
+    for order, term in parts:
+        if torch.equal(graph.given + term.value.reshape(graph.given.shape), graph.given):
+            raise Unshown(f"its {_NAMES[order]} adds nothing to its input: a comparison of numbers would not show it")
+
+
+def _refuse_unseen(graph: Graph) -> None:
+    """Raises Unknown where code of the layer was not run."""
     unread = _unread_tensor(graph)
     if unread:
         raise Unknown(f"{unread} is in it, and its code does not read it")
@@ -213,14 +239,23 @@ def _unread_tensor(graph: Graph) -> str | None:
 def _layer(graph: Graph, reading: _Reading, parts: list[Part], parallel: bool, norms: list[Norms]) -> Layer:
     attention, mlp = parts[0].found.part, parts[-1].found.part
     cross = parts[1].found.part if len(parts) == 3 else None
-    own = parts[0].found.node
-    holder = graph.layer.get_submodule(own.module if own is not None else attention.a_log[0])
-    index = getattr(holder, "layer_idx", None)
+    holder = graph.layer.get_submodule(_holder_of(parts))
     return Layer(
         attention, mlp, norms[0], norms[-1], parallel, parts[0].factor,
-        index=-1 if index is None else index, transposed=tuple(reading.linears.transposed),
+        index=_index_of(holder), transposed=tuple(reading.linears.transposed),
         cross=cross, cross_norms=norms[1] if cross else Norms(), bias=_bias(graph, holder),
     )  # fmt: skip
+
+
+def _holder_of(parts: list[Part]) -> str:
+    """The path of the module that attends or keeps a state."""
+    own, attention = parts[0].found.node, parts[0].found.part
+    return own.module if own is not None else attention.a_log[0]
+
+
+def _index_of(holder: Any) -> int:
+    index = getattr(holder, "layer_idx", None)
+    return -1 if index is None else index
 
 
 def _bias(graph: Graph, holder: Any) -> Any:

@@ -30,6 +30,7 @@ _NAMES = {"truediv": "div", "true_divide": "div", "divide": "div", "multiply": "
           "isub": "sub", "imul": "mul", "itruediv": "div", "idiv": "div", "native_layer_norm": "layer_norm"}  # fmt: skip
 # Functions that give a number to Python, whose code may then do anything with it.
 _READS = {"item", "tolist", "numpy", "bool", "float", "int", "index", "allclose", "equal", "is_nonzero", "contains"}
+_CREATES = {"zeros", "ones", "full", "new_zeros", "new_ones", "new_full"}  # whose results may be written into later
 _TRANSPOSING = ("t", "T", "mT")
 _CLAMP = ("input", "min", "max")
 
@@ -42,6 +43,7 @@ class Node:
     ) -> None:
         self.op, self.value, self.args, self.kwargs = op, value, args, kwargs or {}
         self.name, self.module = name, module
+        self.widened = False  # whether it was asked for in float32, which it is in already
         self.call: Any = None  # (the function itself, its arguments as they were), to do the same to other numbers
 
     @property
@@ -208,6 +210,7 @@ class Graph:
         if isinstance(result, torch.Tensor) and given and result is given[0] and tensor is not None:
             writes = (raw.endswith("_") and not raw.startswith("__")) or raw.startswith("__i")
             if not writes or name in _SAME:
+                tensor.widened |= name == "float" or torch.float32 in (*given[1:], *further.values())
                 return
             self._write(result)
         name = name.removesuffix("_")
@@ -282,7 +285,7 @@ def again(node: Node, others: dict[int, torch.Tensor], depend: Any = None) -> to
 
 def _depends(node: Node, known: dict[int, bool]) -> bool:
     if id(node) not in known:
-        known[id(node)] = any(_depends(each, known) for each in node.inputs)
+        known[id(node)] = node.op in _CREATES or any(_depends(each, known) for each in node.inputs)
     return known[id(node)]
 
 

@@ -3,42 +3,36 @@
 import dataclasses
 from typing import Any
 
+from layerzero.integrations.transformers import experts as experts_interface
+from layerzero.integrations.transformers import structure
+from layerzero.integrations.transformers.layers import Experts, Unknown
 from layerzero.integrations.transformers.recognise.layout import rows_of
 from layerzero.integrations.transformers.recognise.match import any_node, call, match, uncast
 from layerzero.integrations.transformers.recognise.patterns.attention import Found
 from layerzero.integrations.transformers.recognise.patterns.linear import Linears, name_of
 from layerzero.integrations.transformers.recognise.patterns.mlp import mlp_of
+from layerzero.integrations.transformers.recognise.patterns.router import routed
 from layerzero.integrations.transformers.recognise.trace import Graph, Node, unclear
-from layerzero.integrations.transformers.routers import Dispatched, Reader, experts_of
 
 _GATED = call("sigmoid", any_node("gate")) * any_node("rows")
 
 
 def experts_part(graph: Graph, linears: Linears, node: Node) -> Found:
-    """The Experts that a node is; raises Unknown. How they are chosen is tried by `routers`, with the weights that they read."""
+    """The Experts that a node is; raises Unknown."""
     rows, ids, weights = node.args[:3]
     module = node.kwargs["module"]
     name = graph.modules[id(module)]
-    dispatched = Dispatched(name, module, rows.value, ids.value, weights.value, node.value)
-    found, router = experts_of(dispatched, _readers(graph, weights), graph.layer)
-    linears.used.append(router.name)
-    return Found(found, rows_of(rows))
-
-
-def _readers(graph: Graph, weights: Node) -> list[Reader]:
-    """The modules whose weight has a part in the weights of the chosen experts."""
-    names: dict[str, None] = {}
-    todo, done = [weights], set()
-    while todo:
-        node = todo.pop()
-        if id(node) in done:
-            continue
-        done.add(id(node))
-        if node.op == "parameter" and node.name.endswith(".weight"):
-            names[node.name.removesuffix(".weight")] = None
-        elif node.op not in ("attend", "experts"):
-            todo += node.inputs
-    return [Reader(name, graph.layer.get_submodule(name)) for name in names]
+    gate, reason = experts_interface.gate_of(module)
+    if reason:
+        raise Unknown(f"{name}: {reason}")
+    found = routed(graph, ids, weights, experts_interface.sizes_of(module)[0], rows_of(rows))
+    router = name_of(found.logits) or ""
+    reason = structure.why_not_plain(graph.layer.get_submodule(router))
+    if reason or found.logits.kwargs["transposed"]:
+        raise unclear(found.logits, reason or "its router's weight is stored as [inputs, outputs]")
+    linears.used.append(router)
+    made = Experts(name, router, ids.value.shape[-1], found.route, gate, bool(module.is_transposed))
+    return Found(made, rows_of(rows))
 
 
 def with_shared(graph: Graph, linears: Linears, experts: Found, term: Node) -> Found:

@@ -1,0 +1,210 @@
+"""Routers of experts: which experts a row chooses and what they weigh, from the logits of a linear layer.
+
+Scoring, sum, factor and correction are read from the graph. Groups of experts, and sparse mixers, are written in many
+ways: of what may compute them the sizes are read. Either way the nodes are made again on made-up logits and have to
+give what the operation gives, so weights that are zeros decide nothing.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from layerzero import _layerzero
+from layerzero.integrations.transformers import structure
+from layerzero.integrations.transformers.layers import Route
+from layerzero.integrations.transformers.recognise.layout import MOVES, rows_of
+from layerzero.integrations.transformers.recognise.match import any_node, call, match
+from layerzero.integrations.transformers.recognise.patterns.linear import name_of
+from layerzero.integrations.transformers.recognise.trace import Graph, Node, again, unclear
+
+_route = _layerzero.ops["moe_route"]
+_x = any_node("x")
+SCORINGS = {
+    "softmax": [call("softmax", _x)],
+    "sigmoid": [call("sigmoid", _x)],
+    "sqrt_softplus": [call("sqrt", call("softplus", _x)), call("softplus", _x) ** 0.5],
+}
+# What may have a part in a choice besides scores: it only picks, moves, hides or adds.
+_CHOOSES = {*MOVES, "topk", "add", "masked_fill", "scatter", "bool", "logical_not", "invert", "bitwise_not", "sum", "max", "amax",
+            "zeros_like", "ones_like", "zeros", "ones", "new_zeros", "new_ones"}  # fmt: skip
+_MIXES = {*MOVES, "gather", "softmax", "max", "masked_fill", "scatter", "gt", "div", "sub", "clamp", "abs"}
+_NO_ADDEND = 1e-18  # what is added to a sum of scores only so that it is not 0
+_TRIALS = 8
+
+
+@dataclasses.dataclass
+class Routed:
+    """route: but for where the correction is held; logits: the node of the linear layer; correction: of the parameter, or None."""
+
+    route: Route
+    logits: Node
+    correction: Node | None = None
+
+
+def routed(graph: Graph, ids: Node, weights: Node, number: int, reads: Node) -> Routed:
+    """What chooses among `number` experts for the rows `reads`; raises Unknown."""
+    linears = [node for node in _below(weights) if name_of(node) is not None]
+    fitting = [node for node in linears if rows_of(node.args[0]) is reads and node.value.shape[-1] == number]
+    if len(linears) != 1 or len(fitting) != 1:
+        raise unclear(weights, f"no weight of {number} rows chooses among its experts")
+    (logits,) = fitting
+    for found in _candidates(weights, ids, logits):
+        if _agrees(found, ids, weights):
+            wide = _is_wide(logits)
+            if wide and logits.args[2] is not None:
+                raise unclear(logits, "it adds a bias to logits that are made in float32")
+            return dataclasses.replace(found, route=_with_place(found, graph, wide))
+    raise unclear(logits, "it chooses in a way that was not recognised")
+
+
+def _with_place(found: Routed, graph: Graph, wide: bool) -> Route:
+    if found.correction is None:
+        return found.route._replace(wide=wide)
+    path, _, key = found.correction.name.rpartition(".")
+    return found.route._replace(wide=wide, correction=(path, key))
+
+
+def _is_wide(logits: Node) -> bool:
+    """Whether logits are made in float32 whatever the weights are."""
+    given, weight = logits.args[:2]
+    return logits.value.dtype == torch.float32 and (weight.widened or "cast" in (given.op, weight.op))
+
+
+def _below(node: Node, ends: Any = ()) -> list[Node]:
+    """The nodes that have a part in one, but for what linear layers, attention, other experts and `ends` read."""
+    found: dict[int, Node] = {}
+    todo = [node]
+    while todo:
+        each = todo.pop()
+        if id(each) not in found:
+            found[id(each)] = each
+            if each.op not in ("linear", "attend", "experts") and not any(each is end for end in ends):
+                todo += each.inputs
+    return [*found.values()]
+
+
+def _candidates(weights: Node, ids: Node, logits: Node) -> Iterator[Routed]:
+    scale, weights = _scaled(weights)
+    renormalize, least, weights = _normalised(weights)
+    pick = rows_of(ids)
+    while pick.op in ("to", "long", "int", "type"):
+        pick = rows_of(pick.inputs[0])
+    topk = pick.args[0] if pick.op == "item" and pick.args[1] == 1 else None
+    if topk is None or topk.op != "topk":
+        yield from _sparse(weights, ids, logits)
+        return
+    scored = _scored(weights, pick, topk, logits)
+    if scored is None:
+        return
+    scoring, scores, sums_to_one = scored
+    ends = [logits, scores]
+    choice = [node for node in _below(topk.args[0], ends) if not any(node is end for end in ends)]
+    corrections = [node for node in choice if node.op == "parameter"]
+    if len(corrections) > 1 or any(node.op not in _CHOOSES and node.op not in ("cast", "parameter") for node in choice):
+        return
+    for groups in _groupings(choice, logits.value.shape[-1]):
+        route = Route(scoring, renormalize or sums_to_one, scale, *groups, min_sum=least)
+        yield Routed(route, logits, corrections[0] if corrections else None)
+
+
+def _scaled(node: Node) -> tuple[float, Node]:
+    """(f, x) of f * x where f is a plain number, not a tensor that may change."""
+    factor, node = 1.0, rows_of(node)
+    while node.op in ("mul", "div") and type(node.args[1]) in (int, float):
+        factor = factor * node.args[1] if node.op == "mul" else factor / node.args[1]
+        node = rows_of(node.args[0])
+    return factor, node
+
+
+def _normalised(node: Node) -> tuple[bool, float, Node]:
+    """(True, the least sum, x) of x / sum of x; (False, 0, the node) of anything else."""
+    if node.op != "div" or not isinstance(node.args[1], Node):
+        return False, 0.0, node
+    given, total, least = rows_of(node.args[0]), rows_of(node.args[1]), 0.0
+    if total.op == "add" and type(total.args[1]) is float and total.args[1] <= _NO_ADDEND:
+        total = rows_of(total.args[0])
+    elif total.op == "clamp" and type(total.args[1]) is float and total.args[2] is None:
+        least, total = total.args[1], rows_of(total.args[0])
+    whole = total.op == "sum" and rows_of(total.args[0]) is given and total.value.shape == (*given.value.shape[:-1], 1)
+    return (True, least, given) if whole else (False, 0.0, node)
+
+
+def _scored(weights: Node, pick: Node, topk: Node, logits: Node) -> tuple[str, Node, bool] | None:
+    """(the scoring, the scores that are compared, whether their sum is 1 once picked) or None."""
+    before = _scoring_of(weights)
+    if before is not None and _picked(before[1], pick, topk) is logits:
+        return before[0], logits, before[0] == "softmax"  # of the chosen logits: that of all, by their sum
+    scores = _picked(weights, pick, topk)
+    after = None if scores is None else _scoring_of(scores)
+    return (after[0], scores, False) if after is not None and scores is not None and after[1] is logits else None
+
+
+def _scoring_of(node: Node) -> tuple[str, Node] | None:
+    for scoring, formulas in SCORINGS.items():
+        for formula in formulas:
+            found = match(formula, rows_of(node))
+            if found is not None:
+                return scoring, rows_of(found["x"])
+    return None
+
+
+def _picked(node: Node, pick: Node, topk: Node) -> Node | None:
+    """What a node has the chosen experts' numbers of; None where it is something else."""
+    node = rows_of(node)
+    if node.op == "item" and node.args == (topk, 0):
+        return rows_of(topk.args[0])
+    index = node.kwargs.get("index", node.args[-1] if node.args else None)
+    return rows_of(node.args[0]) if node.op == "gather" and isinstance(index, Node) and rows_of(index) is pick else None
+
+
+def _groupings(choice: list[Node], number: int) -> Iterator[tuple[int, int, str]]:
+    """(number of groups, of those that experts are chosen from, by what) of the sizes in a choice, no groups first."""
+    yield 1, 1, "max"
+    shapes = (tuple(node.value.shape) for node in choice if isinstance(node.value, torch.Tensor))
+    sizes = {shape[-2] for shape in shapes if len(shape) > 2 and shape[-2] * shape[-1] == number}
+    kept = {node.value.shape[-1] for node in choice if node.op == "item" and node.value.dim() == 2}
+    for groups in sorted(sizes - {1}):
+        for top in sorted(top for top in kept if top < groups):
+            yield groups, top, "max"
+            yield groups, top, "top2_sum"
+
+
+def _sparse(weights: Node, ids: Node, logits: Node) -> Iterator[Routed]:
+    """A sparse mixer: experts one by one, each weighed among those whose logits are near the best one's."""
+    nodes = [node for end in (weights, ids) for node in _below(end, [logits]) if node is not logits]
+    bounds = {node.args[1] for node in nodes if node.op == "gt"}
+    clamps = [node.args for node in nodes if node.op == "clamp"]
+    sizes = all(given.op == "abs" and isinstance(least, Node) and most is None for given, least, most in clamps)
+    if sizes and len(bounds) == 1 and all(node.op in _MIXES or node.op == "cast" for node in nodes):
+        (bound,) = bounds
+        if type(bound) is float:
+            yield Routed(Route("sparsemixer", False, jitter=bound / 2), logits)
+
+
+def _agrees(found: Routed, ids: Node, weights: Node) -> bool:
+    """Whether the graph and the operation choose the same experts of made-up logits, and weigh them alike."""
+    number = found.logits.value.shape[-1]
+    near = 1e-5 if weights.value.dtype == torch.float32 else 2 * torch.finfo(weights.value.dtype).eps
+    for seed in range(_TRIALS):
+        made = structure.normal(*found.logits.value.shape, seed=seed) * 2
+        made.flatten(0, -2)[seed::_TRIALS] -= 30  # what is added to a sum of scores shows there
+        others = {id(found.logits): made.to(found.logits.value.device)}
+        correction = None
+        if found.correction is not None:
+            correction = structure.normal(number, seed=seed + _TRIALS) / 4
+            held = found.correction.value
+            others[id(found.correction)] = correction.view(held.shape).to(held.device)
+        chosen, weighed = (again(node, others).flatten(0, -2).cpu() for node in (ids, weights))
+        expected = _spread(weighed, chosen, number)
+        made_weights, made_ids = _route(made.flatten(0, -2), chosen.shape[-1], bias=correction, **found.route.arguments)
+        actual = _spread(made_weights, made_ids, number)
+        if not torch.equal(actual != 0, expected != 0) or not torch.allclose(actual, expected, rtol=near, atol=0):
+            return False
+    return True
+
+
+def _spread(weights: torch.Tensor, ids: torch.Tensor, number: int) -> torch.Tensor:
+    """(tokens, experts): 0 for those that were not chosen."""
+    return torch.zeros(len(ids), number, dtype=torch.float32).scatter_(1, ids.long(), weights.float())
