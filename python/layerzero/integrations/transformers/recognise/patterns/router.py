@@ -2,7 +2,7 @@
 
 Scoring, sum, factor and correction are read from the graph. Groups of experts, and sparse mixers, are written in many
 ways: of what may compute them the sizes are read. Either way the nodes are made again on made-up logits and have to
-give what the operation gives, so weights that are zeros decide nothing.
+produce what the operation does, so weights that are zeros decide nothing.
 """
 
 import dataclasses
