@@ -47,7 +47,8 @@ def causal_conv1d(input, weight, state, bias, activation):
         return torch.empty_like(input, memory_format=torch.contiguous_format)
     output = F.conv1d(seen, weight[:, None], bias, groups=x.shape[1])
     if not x.is_cuda and not output.isfinite().all():  # a sum may have left float32 on its way to a finite value
-        seen, weight, bias = (t if t is None else t.double() for t in (seen, weight, bias))
+        seen, weight = seen.double(), weight.double()
+        bias = bias if bias is None else bias.double()
         output = F.conv1d(seen, weight[:, None], bias, groups=x.shape[1]).to(
             torch.promote_types(x.dtype, torch.float32)
         )
