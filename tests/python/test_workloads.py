@@ -206,14 +206,43 @@ assert not auto.is_running()
     assert done.stdout.split() == ["planted.fast", "planted.fast"], done.stderr
 
 
+def _warmed():
+    return lz.warmup("norm.rms", shapes=[(4, 64)], dtype="float32", device="cpu", options={"weight": True})
+
+
 # proves: auto_tune_on_warmup
-def test_a_warm_up_tunes_what_it_calls_if_the_policy_says_so(only_planted, monkeypatch):
+def test_a_warm_up_tunes_what_it_calls_if_the_policy_says_so(only_planted):
+    # The child measures kernels of the library; the planted ones are of this process alone.
+    assert _warmed().tuned == 0 and not perf_records.read_database()
+    lz.configure(auto_tune_on_warmup=True)
+    report = _warmed()
+    assert report.tuned == 1 and report.complete and len(report.calls) == 1
+    assert {row["operation"] for row in perf_records.read_database()} == {"norm.rms"}
+    assert _warmed().tuned == 1, "known calls are looked at again, not measured"
+
+
+def test_a_warm_up_inside_of_a_recording_tunes_its_own_calls_alone(only_planted, monkeypatch):
     from layerzero.tuning import auto
 
-    with auto.warming_up() as done:
-        lz.rms_norm(**CALL)
-    assert done["tuned"] is None
     lz.configure(auto_tune_on_warmup=True)
-    with auto.warming_up() as done:
+    asked = []
+    monkeypatch.setattr(auto, "tuned", lambda entries, budget_s: asked.append((entries, budget_s)) or [])
+    with lz.record() as recording:
         lz.rms_norm(**CALL)
-    assert done["tuned"].calls == 1
+        with auto.warming_up(budget_s=20):
+            lz.layer_norm(torch.ones(2, 32), 32)
+    ((entries, budget),) = asked
+    assert [(e.name, e.count) for e in entries] == [("layer_norm", 1)] and 0 < budget <= 20
+    assert {e.name for e in recording.workload.calls} == {"rms_norm", "layer_norm"}
+
+
+def test_a_warm_up_goes_on_where_nothing_can_be_tuned(only_planted, monkeypatch, caplog):
+    from layerzero.tuning import auto
+
+    def full(entries, budget_s):
+        raise lz.ConfigError("database", "room on the disk", "none", "")
+
+    lz.configure(auto_tune_on_warmup=True)
+    monkeypatch.setattr(auto, "tuned", full)
+    assert _warmed().complete
+    assert "room on the disk" in caplog.text

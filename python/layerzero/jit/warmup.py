@@ -36,6 +36,7 @@ class WarmupReport(NamedTuple):
     seconds: float
     compiled: int  # kernels
     from_cache: int  # of those: whose compiled code was on disk
+    tuned: int = 0  # classes of calls that were measured, because of the policy's auto_tune_on_warmup
 
     @property
     def complete(self) -> bool:
@@ -68,19 +69,24 @@ def warmup(
     budget_s: seconds after which no further call is begun and no compilation is awaited; what was queued goes on.
     progress: called as progress(done, total, text) before each call and at the end.
 
-    Compilations run one after another on a thread of their own. A call that fails is reported, not raised.
+    Compilations run one after another on a thread of their own. A call that fails is reported, not raised. With the policy's
+    auto_tune_on_warmup the kernels of the calls are measured afterwards, in another process, and what is chosen then is
+    prepared too.
     """
+    from layerzero.tuning.auto import warming_up
+
     begin, before = time.monotonic(), work.counts()
     until = None if budget_s is None else begin + budget_s
-    if callable(target) and not isinstance(target, str) and getattr(target, "__name__", "") not in contracts():
-        calls = _calls_of_model(target, inputs, record, references, until)
-    else:
-        calls = list(_calls(target, shapes, dtype, device, options))
     report = progress or (lambda done, total, text: None)
-    done = []
-    for place, call in enumerate(calls):
-        report(place, len(calls), f"{call['operation']} {_inputs(call)}")
-        done.append(_warmed(call, references, until))
+    with warming_up(budget_s) as measured:
+        if callable(target) and not isinstance(target, str) and getattr(target, "__name__", "") not in contracts():
+            calls = _calls_of_model(target, inputs, record, references, until)
+        else:
+            calls = list(_calls(target, shapes, dtype, device, options))
+        done = _all_warmed(calls, references, until, report)
+    if any(one.records for one in measured["tuned"]):
+        again = _all_warmed(calls, references, until, report)  # other kernels may be chosen now
+        done = [old if new.state == "left" else new for old, new in zip(done, again, strict=True)]
     report(len(calls), len(calls), "done")
     now = work.counts()
     found = WarmupReport(
@@ -88,9 +94,20 @@ def warmup(
         time.monotonic() - begin,
         now.ready - before.ready,
         now.from_cache - before.from_cache,
+        sum(one.calls for one in measured["tuned"]),
     )
     state.warmed(found)
     return found
+
+
+def _all_warmed(
+    calls: Sequence[Call], references: bool, until: float | None, report: Callable[[int, int, str], None]
+) -> list[Warmed]:
+    done = []
+    for place, call in enumerate(calls):
+        report(place, len(calls), f"{call['operation']} {_inputs(call)}")
+        done.append(_warmed(call, references, until))
+    return done
 
 
 def _inputs(call: Call) -> str:

@@ -1,16 +1,21 @@
 """Tuning without being asked: perfdb.auto_tune measures what a process calls and nobody has measured, auto_tune_on_warmup
-what a warm-up calls. Both in a process of its own at the lowest priority; operations never wait for it."""
+what a warm-up calls. Both in a process of its own, the first at the lowest priority: operations never wait for it. A warm-up
+does, so what it waits for has the priority of its own process."""
 
 import contextlib
 import logging
 import os
 import threading
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from layerzero import _layerzero
 from layerzero.errors import LayerZeroError
 from layerzero.host.policy import policy_in_force
+
+if TYPE_CHECKING:
+    from layerzero.tuning.workload import Entry
 
 PERIOD_S = 30.0  # between two looks at what was called
 BUDGET_S = 60.0  # of one tuning
@@ -37,19 +42,27 @@ class _Tuner:
 
     def once(self) -> Any:
         """Tunes the classes that were called often and not seen before; returns the report, None if there were none."""
-        from layerzero.tuning import session, workload
+        from layerzero.tuning import workload
 
         found = [e for e in workload.recorded().calls if e.count >= OFTEN and e.text() not in self.seen]
-        by_device: dict[str, list[workload.Entry]] = {}
-        for entry in found:
-            by_device.setdefault(entry.device, []).append(entry)
-        report = None
-        for device, entries in by_device.items():
-            calls = session.entries_of(workload.Workload(entries), (), {}, device)
-            options = session.Options(device=device, seconds=BUDGET_S, nice=NICE)
-            report = session.run(calls, options)
-            self.seen |= {entry.text() for entry in entries}
-        return report
+        reports = tuned(found, BUDGET_S, NICE)
+        self.seen |= {entry.text() for entry in found}
+        return reports[-1] if reports else None
+
+
+def tuned(entries: "list[Entry]", budget_s: float, nice: int = 0) -> list[Any]:
+    """Tunes calls, those of each device apart; returns the reports. budget_s: for all of them. nice: of the other process."""
+    from layerzero.tuning import session, workload
+
+    by_device: dict[str, list[Entry]] = {}
+    for entry in entries:
+        by_device.setdefault(entry.device, []).append(entry)
+    reports, until = [], time.monotonic() + budget_s
+    for device, those in by_device.items():
+        calls = session.entries_of(workload.Workload(those), (), {}, device)
+        left = max(0.0, until - time.monotonic())
+        reports.append(session.run(calls, session.Options(device=device, seconds=left, nice=nice)))
+    return reports
 
 
 _running: _Tuner | None = None
@@ -86,24 +99,32 @@ def wanted_on_warmup() -> bool:
 
 
 @contextlib.contextmanager
-def warming_up(budget_s: float = BUDGET_S) -> Any:
+def warming_up(budget_s: float | None = None) -> Iterator[dict[str, Any]]:
     """Tunes the calls of a warm-up at its end, if the policy says auto_tune_on_warmup; yields a dict whose "tuned" is the
-    report then.
+    list of reports then, one for each device. budget_s: of the whole; default: 60 s for the tuning.
 
     with warming_up() as done: model(example)
+
+    What keeps calls from being tuned (a full disk, a damaged database) is a warning; the warm-up is done all the same.
     """
-    done: dict[str, Any] = {"tuned": None}
+    done: dict[str, Any] = {"tuned": []}
     if not wanted_on_warmup():
         yield done
         return
-    from layerzero.tuning import session, workload
+    from layerzero.tuning import workload
 
     start = time.monotonic()
-    with workload.record() as recording:
+    with workload.further() as recording:
         yield done
-    calls = recording.workload.calls
-    if calls:
-        report = session.tune(workload.Workload(calls), budget_s=budget_s)
-        done["tuned"] = report
-        took = time.monotonic() - start
-        _logger.info("auto-tune on warm-up: %d calls, %d records in %.0f s", report.calls, report.records, took)
+    calls, left = recording.workload.calls, BUDGET_S
+    if budget_s is not None:
+        left = budget_s - (time.monotonic() - start)
+    if not calls or left <= 0:
+        return
+    try:
+        done["tuned"] = tuned(calls, left)
+    except LayerZeroError as error:
+        _logger.warning("auto-tune on warm-up: %s", error)
+        return
+    records = sum(report.records for report in done["tuned"])
+    _logger.info("auto-tune on warm-up: %d calls, %d records", len(calls), records)

@@ -5,10 +5,12 @@ LAYERZERO_RECORD=<file> for a whole process.
 """
 
 import atexit
+import contextlib
 import json
 import os
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -148,6 +150,22 @@ class record:
 
 
 _open = False
+
+
+@contextlib.contextmanager
+def further() -> Iterator[record]:
+    """Records as `record` does, or notes what the recording that is open counts meanwhile and leaves it as it is."""
+    if not _open:
+        with record() as recording:
+            yield recording
+        return
+    recording = record()
+    before = {(e.device, e.execution, e.text()): e.count for e in recorded().calls}
+    yield recording
+    for entry in recorded().calls:
+        count = entry.count - before.get((entry.device, entry.execution, entry.text()), 0)
+        if count:
+            recording.workload.calls.append(replace(entry, count=count))
 
 
 def record_process() -> None:
