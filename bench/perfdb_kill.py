@@ -5,7 +5,9 @@
 In each cycle 4 processes write pairs of records, each pair in one transaction, and note the pair in a file of their own once
 the write has returned. After 20 to 100 ms all are killed. Then the database must be whole (it checks every row and the sum
 of all), have both halves of every pair, and every pair that was noted. Process death only, no loss of power. Exit code 1: a
-cycle was bad.
+cycle was bad. SIGTERM ends the run after a cycle, with the result of those that were made.
+
+The journal is that of the SQLite that is found: LD_LIBRARY_PATH=<folder with another libsqlite3.so.0> tests another one.
 """
 
 import argparse
@@ -95,6 +97,7 @@ def cycle(folder: pathlib.Path, writers: int) -> None:
         for writer in range(writers):
             child = os.fork()
             if child == 0:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 try:
                     write_pairs(writer, folder / "perfdb.sqlite", folder / f"noted.{writer}")
                 finally:
@@ -116,19 +119,19 @@ def main() -> int:
     parser.add_argument("--json", type=pathlib.Path, help="write the result to this file")
     given = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="lz-perfdb-", dir=given.folder))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    start, rows, bad = time.time(), 0, []
-    for number in range(given.cycles):
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    start, rows, bad, done = time.time(), 0, [], 0
+    while done < given.cycles and not stopped:
         cycle(folder, given.writers)
         problem, count = problem_of(folder, given.writers)
-        rows = max(rows, count)
+        rows, done = max(rows, count), done + 1
         if problem:
-            bad.append(f"cycle {number}: {problem}")
+            bad.append(f"cycle {done}: {problem}")
             print(bad[-1], file=sys.stderr)
             break
-        if number % 500 == 499:
-            print(f"{number + 1} cycles, {time.time() - start:.0f} s", file=sys.stderr)
-    done = number + 1
+        if done % 500 == 0:
+            print(f"{done} cycles, {time.time() - start:.0f} s", file=sys.stderr)
     result = {
         "sqlite": perf_records.database_state()["sqlite"],
         "layerzero": _layerzero.build_id()[1],
