@@ -154,10 +154,12 @@ def _measure_all(
     for number, case in enumerate(_in_turns(cases)):
         if seconds is not None and time.monotonic() - start > seconds:
             return found, failed, {"out_of_time": len(cases) - number}
+        of_case: list[Ranking] = []
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found += measure(case, rounds, device)
+                of_case = measure(case, rounds, device)
+            found += of_case
         except KeyboardInterrupt:  # keep what was measured
             return found, failed, {"interrupted": True}
         except (LayerZeroError, RuntimeError, ValueError, TypeError) as error:
@@ -167,7 +169,7 @@ def _measure_all(
         if torch.cuda.memory_reserved() > torch.cuda.get_device_properties(device).total_memory // 2:
             torch.cuda.empty_cache()
         if on_step:
-            on_step(case.operation)
+            on_step(case.operation, [ranking.row(r) for r in of_case if r.samples])
     return found, failed, {}
 
 

@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ import torch
 import layerzero as lz
 from layerzero import _layerzero, perf_records
 from layerzero.bench.cases import arguments_of
-from layerzero.bench.ranking import FOLDS, record, use
+from layerzero.bench.ranking import FOLDS, p99, record, use
 from layerzero.contracts import contracts
 from layerzero.errors import NotInstalledError
 from layerzero.tuning.core import Clock, Side
+from layerzero.tuning.draw import arguments_on
 from layerzero.tuning.gate import TOLERANCE
 from layerzero.tuning.sides import COLD_BYTES
 
@@ -53,6 +55,7 @@ class Case:
     call: dict[str, Any] = field(default_factory=dict)  # arguments of the call
     chosen: str = ""  # the kernel that runs on this machine by default
     regrets: dict[str, float] = field(default_factory=dict)  # by how the kernel was chosen
+    drawn: bool = False  # the line is in the grammar of layerzero.tuning.draw, as that of a call with sizes by name
 
 
 _PRODUCT = re.compile(r"\d+(?:\*\d+)+")
@@ -149,7 +152,8 @@ def _check(case: Case, results: dict[str, torch.Tensor], wanted: torch.Tensor) -
 
 def measure(case: Case, rounds: int) -> None:
     """Fills in the case; one that only references serve gets no samples."""
-    arguments = arguments_of(case.operation, case.line)
+    read_line = partial(arguments_on, "cpu") if case.drawn else arguments_of
+    arguments = read_line(case.operation, case.line)
     names = [p["name"] for p in contracts()[case.operation]["params"] if p["kind"] == "tensor"]
     while not isinstance(arguments.get(names[-1]), torch.Tensor):
         names.pop()  # a prepared call takes tensors in this order
@@ -251,7 +255,7 @@ def _summary(regrets: list[float]) -> dict[str, float]:
     ordered = sorted(regrets)
     return {
         "mean": statistics.fmean(regrets),
-        "p99": ordered[int(0.99 * (len(ordered) - 1))],
+        "p99": p99(ordered),
         "max": ordered[-1],
         "calls": len(regrets),
     }
@@ -391,7 +395,8 @@ def _row(case: Case, roof: dict[str, Any]) -> dict[str, Any]:
 def run(
     cases: list[Case], rounds: int = 14, seconds: float | None = None, on_step: Callable[..., None] | None = None
 ) -> dict[str, Any]:
-    """Returns the whole report; `records(cases)` afterwards returns the prior. `seconds`: no case begins later."""
+    """Returns the whole report; `records(cases)` afterwards returns the prior. `seconds`: no case begins later. on_step: called
+    after each case with its operation and its rows of the report, which have no regret yet."""
     interrupted = {}
     start = time.monotonic()
     with torch.inference_mode():
@@ -403,7 +408,7 @@ def run(
                     break
                 measure(case, rounds)
                 if on_step:
-                    on_step(case.operation)
+                    on_step(case.operation, [_row(case, roof)] if len(case.again) == rounds else [])
         except KeyboardInterrupt:  # keep what was measured
             interrupted = {"interrupted": True}
         measured = [case for case in cases if len(case.again) == rounds]

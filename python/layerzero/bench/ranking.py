@@ -8,9 +8,10 @@ whose kernels plan at their first call are ranked, but get no records.
 
 import functools
 import json
+import math
 import random
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -161,6 +162,11 @@ def judge(rankings: list[Ranking], device: str, **columns: Any) -> dict[str, dic
     return {mode: {how: _summary(rivals, mode, how) for how in chosen} for mode in modes}
 
 
+def p99(ordered: Sequence[float]) -> float:
+    """Returns the 99th percentile of ascending values by nearest rank: of fewer than a hundred the largest."""
+    return ordered[math.ceil(0.99 * len(ordered)) - 1]
+
+
 def _summary(rivals: list[Ranking], mode: str, how: str) -> dict[str, Any]:
     judged = [r for r in rivals if r.execution == mode and how in r.regrets]
     if not judged:
@@ -169,7 +175,7 @@ def _summary(rivals: list[Ranking], mode: str, how: str) -> dict[str, Any]:
     regrets = [r.regrets[how] for r in ordered]
     return {
         "mean": statistics.fmean(regrets),
-        "p99": regrets[int(0.99 * (len(regrets) - 1))],
+        "p99": p99(regrets),
         "max": regrets[-1],
         "worst": f"{ordered[-1].operation} {ordered[-1].line}",
         "calls": len(regrets),

@@ -4,7 +4,6 @@ Each case is tuned, its records decide, and then every kernel is timed again, in
 difference within the noise of the same kernel counts as none.
 """
 
-import math
 import statistics
 import time
 import warnings
@@ -15,7 +14,7 @@ import torch
 
 from layerzero import _layerzero
 from layerzero.bench.operations import Case
-from layerzero.bench.ranking import choice_of, use
+from layerzero.bench.ranking import choice_of, p99, use
 from layerzero.errors import LayerZeroError
 from layerzero.tuning import core, measure, sides
 from layerzero.tuning.core import Clock, Rounds, Side
@@ -84,7 +83,7 @@ def summary(cells: list[dict[str, Any]], how: str) -> dict[str, Any]:
         "cases": len(cells),
         "mean": statistics.fmean(values),
         "median": statistics.median(values),
-        "p99": values[math.ceil(0.99 * len(values)) - 1],  # by nearest rank: of few cells the worst
+        "p99": p99(values),
         "max": values[-1],
         "worst": f"{worst['operation']} {worst['call']} ({worst['execution']}, {worst['cache_state']})",
     }
@@ -97,7 +96,8 @@ def run(
     device: str = "cpu",
     on_step: Callable[..., None] | None = None,
 ) -> dict[str, Any]:
-    """Returns the regret of every case with rivals. `seconds`: no case begins later."""
+    """Returns the regret of every case with rivals. `seconds`: no case begins later. on_step: called after each case with its
+    operation and its cells."""
     settings = measure.Settings(device=device, rounds=rounds)
     from layerzero.tuning.environment import device_columns, environment
 
@@ -114,13 +114,15 @@ def run(
                 break
             settings.caches = ("cold",) if case.cold else ("warm",)
             try:
-                cells += _judge(case, settings, rounds)
+                of_case = _judge(case, settings, rounds)
             except (LayerZeroError, RuntimeError, ValueError, TypeError) as error:
                 failed[f"{case.operation} {case.line}"] = sides.short(error)
                 if "CUDA error" in str(error):
                     break
+                of_case = []
+            cells += of_case
             if on_step:
-                on_step(case.operation)
+                on_step(case.operation, of_case)
     except KeyboardInterrupt:
         ended = {"interrupted": True}
     finally:

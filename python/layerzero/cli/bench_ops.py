@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from layerzero.cli._bench import TIMES, Calls, Cold, Output, Rows, Sizes, cases_of, times_of
 from layerzero.cli._call import operation_names
-from layerzero.cli._output import Json, finish, print_table, progress
+from layerzero.cli._output import Json, Quiet, finish, note, print_table, progress
 from layerzero.errors import InvalidRequestError, known_name
 from layerzero.host.optional import need
 
@@ -20,14 +21,22 @@ def command(
     ] = None,
     seconds: Annotated[float | None, typer.Option(help="no call is begun later than this", min=1)] = None,
     cases: Annotated[Path | None, typer.Option(help="a folder of .cases files instead of bench/ops")] = None,
+    call: Calls = None,
+    size: Sizes = None,
+    cold: Cold = False,
+    output: Output = None,
     write_prior: Annotated[bool, typer.Option(help="let the times decide on this machine from now on")] = False,
     records: Annotated[Path | None, typer.Option(help="write the records to this file too")] = None,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Measures every kernel of each call and the regret of the choice; --write-prior writes the performance database.
 
-    On a GPU calls are timed one by one and in CUDA graphs, after a comparison with the reference in FP64.
+    On a GPU calls are timed one by one and in CUDA graphs, after a comparison with the reference in FP64. Each call is shown
+    on standard error when it is done, and written to --output at once.
     """
+    if call and (operations or cases):
+        raise InvalidRequestError("--call", "calls, or shipped cases by --operations and --cases", "both")
     for name in operations.split(",") if operations else ():
         known_name("--operations", "a known operation", name.strip(), operation_names(), "see `layerzero list`")
     need("torch", what="bench ops")
@@ -39,18 +48,37 @@ def command(
 
     folder = cases or (cases_folder() / "cuda" if on_gpu else None)
     chosen = None if operations is None else [name.strip() for name in operations.split(",")]
-    found = all_cases(chosen, folder)
+    found = cases_of(call, size, cold) or all_cases(chosen, folder)
     missing = set(chosen or ()) - {case.operation for case in found}
     if missing or not found:
         names = sorted({case.operation for case in all_cases(None, folder)})
         raise InvalidRequestError("--operations", f"some of {', '.join(names)}", repr(", ".join(sorted(missing))))
-    with progress("calls", total=len(found)) as step:
-        report, rows = _measured(found, device, rounds, seconds, step)
+    with Rows(output, TIMES) as written, progress("calls", total=len(found)) as step:
+        shown = _shows(written, step, note(quiet))
+        report, rows = _measured(found, device, rounds, seconds, shown)
+        written.report(report)
     if records is not None:
         write(rows, records)
     if write_prior and "interrupted" not in report:
         report["prior"] = {"path": str(keep(rows)), "records": len(rows)}
     finish(report, json, _print_rankings if on_gpu else _print)
+
+
+def _shows(written: Rows, step: Callable[..., None], show: Callable[[str], None]) -> Callable[..., None]:
+    """Returns on_step: a line for each call that is done, and its rows into the files."""
+
+    def on_step(operation: str, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            times = list(times_of(row))
+            for one in times:
+                written.add(one)
+            best, *others = times
+            slower = "".join(f", {one['kernel']} {one['over_best']:.2f}x" for one in others)
+            mode = f"{best['execution']}, {best['cache']}"
+            show(f"{operation} {row['call']} ({mode}): {best['kernel']} {best['us']:.1f} us{slower}")
+        step(operation)
+
+    return on_step
 
 
 def cuda_device(name: str) -> str:

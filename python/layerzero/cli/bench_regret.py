@@ -5,8 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
+from layerzero.cli._bench import REGRETS, Calls, Cold, Output, Rows, Sizes, cases_of, regret_of
 from layerzero.cli._call import operation_names
-from layerzero.cli._output import Json, finish, progress
+from layerzero.cli._output import Json, Quiet, finish, note, progress
 from layerzero.cli.bench_ops import cuda_device
 from layerzero.errors import InvalidRequestError, known_name
 from layerzero.host.optional import need
@@ -19,12 +20,20 @@ def command(
     seconds: Annotated[float | None, typer.Option(help="no call is begun later than this", min=1)] = None,
     every: Annotated[int, typer.Option(help="each N-th case alone", min=1)] = 1,
     cases: Annotated[Path | None, typer.Option(help="a folder of .cases files instead of bench/ops")] = None,
+    call: Calls = None,
+    size: Sizes = None,
+    cold: Cold = False,
+    output: Output = None,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Tunes each case, then judges on new times what priorities and tuned records choose: time over that of the best.
 
-    The database is neither read nor written.
+    The database is neither read nor written. Each call is shown on standard error when it is done, and written to --output at
+    once.
     """
+    if call and (operations or cases):
+        raise InvalidRequestError("--call", "calls, or shipped cases by --operations and --cases", "both")
     for name in operations.split(",") if operations else ():
         known_name("--operations", "a known operation", name.strip(), operation_names(), "see `layerzero list`")
     need("torch", what="bench regret")
@@ -35,11 +44,24 @@ def command(
 
     folder = cases or (cases_folder() / "cuda" if device != "cpu" else None)
     names = None if operations is None else [name.strip() for name in operations.split(",")]
-    found = all_cases(names, folder)[::every]
+    found = cases_of(call, size, cold) or all_cases(names, folder)[::every]
     if not found:
         raise InvalidRequestError("--operations", "operations with cases", repr(operations))
-    with progress("calls", total=len(found)) as step:
-        report = regret.run(found, rounds, seconds, device, step)
+    show = note(quiet)
+    with Rows(output, REGRETS) as written, progress("calls", total=len(found)) as step:
+
+        def on_step(operation: str, cells: list[dict[str, Any]]) -> None:
+            for cell in cells:
+                row = regret_of(cell)
+                written.add(row)
+                mode = f"{row['execution']}, {row['cache']}"
+                show(
+                    f"{operation} {row['call']} ({mode}): {row['by_records']} of {row['kernels']}, {row['regret']:.3f}"
+                )
+            step(operation)
+
+        report = regret.run(found, rounds, seconds, device, on_step)
+        written.report(report)
     finish(report, json, _print)
 
 
