@@ -51,6 +51,13 @@ def names_in(text: str) -> set[str]:
     return {name for inner in _SIZES.findall(text) for name in re.findall(r"[A-Za-z_]\w*", inner)}
 
 
+def with_sizes(text: str, sizes: Sizes) -> str:
+    """Returns the text of a call with numbers in place of names of buckets."""
+    return _SIZES.sub(
+        lambda m: "[" + ",".join(str(size_of(part, sizes)) for part in m[1].split(",") if part.strip()) + "]", text
+    )
+
+
 class Call:
     """A call with sizes by name: `at(sizes)` is the text of one call, `explain(sizes)` its selection report as data.
 
@@ -60,12 +67,10 @@ class Call:
     def __init__(self, text: str, count: int = 1) -> None:
         self.text, self.count, self.names = text.strip(), count, names_in(text)
         self.phase = ""
+        self.device: str | None = None  # that it ran on, if it was recorded
 
     def at(self, sizes: Sizes) -> str:
-        return _SIZES.sub(
-            lambda m: "[" + ",".join(str(size_of(part, sizes)) for part in m[1].split(",") if part.strip()) + "]",
-            self.text,
-        )
+        return with_sizes(self.text, sizes)
 
     def explain(self, sizes: Sizes, device: str | None, capturing: bool) -> dict[str, Any]:
         operation, *words = shlex.split(self.at(sizes))
@@ -81,12 +86,46 @@ class Step(Call):
     def __init__(self, program: Any, index: int, phase: str, operation: str, count: int) -> None:
         self._program, self._index, self.phase = program, index, phase
         self.text, self.count, self.names = f"{phase} {operation} (step {index})", count, {"batch", "seq_len"}
+        self.device = None
 
     def at(self, sizes: Sizes) -> str:
         return f"{self.text} batch={sizes['batch']} seq_len={sizes['seq_len']}"
 
     def explain(self, sizes: Sizes, device: str | None, capturing: bool) -> dict[str, Any]:
         return self._program.explain(self._index, *run_sizes(self.phase, sizes))
+
+
+class Recorded(Call):
+    """A class of calls that a running program made, from a workload; its sizes are those of the recording."""
+
+    def __init__(self, entry: Any) -> None:
+        super().__init__(f"{entry.name} {entry.line}", entry.count)
+        self.entry, self.names, self.device = entry, set[str](), entry.device
+
+    def at(self, sizes: Sizes) -> str:
+        return self.text
+
+    def explain(self, sizes: Sizes, device: str | None, capturing: bool) -> dict[str, Any]:
+        from layerzero.tuning.draw import described
+
+        function, arguments = resolve_call(self.entry.name, (), described(self.entry.name, self.entry.line))
+        in_graph = capturing or self.entry.execution == "graph"
+        return json.loads(_layerzero.explain(function, (), arguments, device or self.device, True, in_graph))
+
+
+def recorded_calls(workload: Any, device: str | None) -> list[Recorded]:
+    """Returns the calls of a workload. InvalidRequestError: it has none, or those of several devices and `device` is not given."""
+    devices = sorted({entry.device for entry in workload.calls})
+    if not devices or (len(devices) > 1 and device is None):
+        got, fix = (
+            ", ".join(devices) or "no calls",
+            "record a program while it serves" if not devices else "pass device=",
+        )
+        raise InvalidRequestError("workload", "calls of one device", got, fix)
+    kept = [entry for entry in workload.calls if device is None or len(devices) == 1 or entry.device == device]
+    if not kept:
+        raise InvalidRequestError("device", f"one of {', '.join(devices)}", repr(device))
+    return [Recorded(entry) for entry in kept]
 
 
 def run_sizes(phase: str, sizes: Sizes) -> tuple[int, int, int]:
