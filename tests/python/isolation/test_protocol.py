@@ -9,8 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from isolated import sides  # noqa: E402
 from layerzero import _layerzero  # noqa: E402
-from layerzero.isolation import arena, failures, protocol  # noqa: E402
+from layerzero.isolation import failures, protocol  # noqa: E402
 from layerzero.isolation.protocol import Kind, ProtocolError, Unsendable  # noqa: E402
 
 WARNING = {"category": "UserWarning", "text": "t", "file": "f.py", "line": 3}
@@ -50,17 +51,6 @@ def test_broken_messages_are_refused(name):
         except ProtocolError:
             refused += 1
     assert refused > 1000  # the control: changes are noticed at all
-
-
-def sides(size=2**20):
-    """A parent's and a worker's channel over one file, and what keeps their sockets open."""
-    import socket
-
-    ours, theirs = socket.socketpair()
-    file = arena.make_file(size)
-    parent = _layerzero.worker_open(file, size, ours.fileno(), ours.fileno(), 0.0, False)
-    worker = _layerzero.worker_open(file, size, theirs.fileno(), theirs.fileno(), 0.0, True)
-    return parent, worker, file, (ours, theirs)
 
 
 def test_messages_cross_and_the_end_of_the_other_side_is_an_error():

@@ -2,12 +2,14 @@
 
 import contextlib
 import importlib
+import socket
 import sys
 import time
 
 import layerzero as lz
 import torch
-from layerzero.isolation import client
+from layerzero import _layerzero
+from layerzero.isolation import arena, client
 
 X, W = torch.randn(4, 32), torch.ones(32)
 SOURCE = """
@@ -75,3 +77,12 @@ def when_it_runs(call):
             if "started again" not in str(error) or time.monotonic() > end:
                 raise
             time.sleep(0.05)
+
+
+def sides(size=2**20):
+    """A parent's and a worker's channel over one file, and what keeps their sockets open."""
+    ours, theirs = socket.socketpair()
+    file = arena.make_file(size)
+    parent = _layerzero.worker_open(file, size, ours.fileno(), ours.fileno(), 0.0, False)
+    worker = _layerzero.worker_open(file, size, theirs.fileno(), theirs.fileno(), 0.0, True)
+    return parent, worker, file, (ours, theirs)
