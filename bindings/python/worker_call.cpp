@@ -118,7 +118,7 @@ bool ParentCall::ReadArgument(size_t i, PyObject* argument) {
   if (!IsTensor(argument) || !ReadTensor(argument, &tensor) || IsComplex(tensor)) {
     if (ReadPlain(argument, &call_.arguments[i])) return true;
     if (PyErr_Occurred()) return false;
-    readable = PyObject_CallMethod(side_, "plain", "O", argument);  // refuses what is no tensor
+    readable = PyObject_CallMethod(side_, "plain", "(O)", argument);  // refuses what is no tensor
     if (!readable) return false;
     kept_.push_back(readable);
     if (!IsTensor(readable) || !ReadTensor(readable, &tensor)) return Refuse("a dense tensor", "another one");

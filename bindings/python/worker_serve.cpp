@@ -87,7 +87,7 @@ bool ServedCall::CollectOne(PyObject* result) {
   lz_tensor view;
   PyObject* readable = result;
   if (!IsTensor(result) || !ReadTensor(result, &view) || IsComplex(view)) {
-    readable = PyObject_CallMethod(side_, "plain", "O", result);
+    readable = PyObject_CallMethod(side_, "plain", "(O)", result);
     if (!readable) return false;
     kept_.push_back(readable);
   }

@@ -1,5 +1,6 @@
 """Kernels of other libraries: registers descriptors, looks up availability, tests a library before first use."""
 
+import contextlib
 import functools
 import itertools
 import json
@@ -86,11 +87,8 @@ def policy_changed() -> None:
                 del _outside[name]
                 for row in itertools.chain(*outside.descriptor["ops"].values()):
                     _layerzero.unregister(row.get("adapter", ""))
-                _try(name, functools.partial(_given, outside))
-
-
-def _given(outside: Outside) -> Outside:
-    return outside
+                with _errors_kept(name):
+                    _register_outside(outside, name)
 
 
 def _register_code() -> str:
@@ -147,13 +145,20 @@ def _inductor() -> dict[str, Any]:
 
 
 def _try(name: str, descriptor: Callable[[], dict[str, Any] | Outside | None]) -> None:
-    """Registers the result of `descriptor`. An error in a library is never fatal; its text is kept."""
-    try:
+    """Registers the result of `descriptor`."""
+    with _errors_kept(name):
         found = descriptor()
         if isinstance(found, Outside):
             _register_outside(found, name)
         elif found is not None:
             register(found, name)
+
+
+@contextlib.contextmanager
+def _errors_kept(name: str) -> Iterator[None]:
+    """An error in a library is never fatal; its text is kept."""
+    try:
+        yield
     except KeyboardInterrupt:
         raise
     except BaseException as error:

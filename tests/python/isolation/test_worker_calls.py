@@ -166,6 +166,7 @@ def test_what_does_not_fit_is_refused(echoes):
         "without a gradient": lambda: echo(torch.ones(2, requires_grad=True), 1, 2.0, True, "", None),
         "dense tensors": lambda: echo(torch.ones(2, 2).to_sparse(), 1, 2.0, True, "", None),
         "numbers": lambda: echo(torch.ones(2), [1], 2.0, True, "", None),
+        "got tuple": lambda: echo(torch.ones(2), (1, 2), 2.0, True, "", None),
     }
     for text, call in cases.items():
         with pytest.raises(lz.KernelRefusedError) as error:
