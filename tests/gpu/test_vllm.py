@@ -21,7 +21,7 @@ except ImportError as error:
     pytest.skip(f"needs vLLM 0.25: {error}", allow_module_level=True)
 
 import layerzero as lz  # noqa: E402
-from layerzero.integrations.vllm import served  # noqa: E402
+from layerzero.integrations.serving import served  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests/python/support"))

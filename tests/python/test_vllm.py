@@ -261,8 +261,8 @@ def test_engines_are_compared_by_tokens_and_times(tmp_path):
 
 
 def test_reasons_of_the_engine(plugin):
-    from layerzero.integrations.vllm.served import _unserved as served
-    from layerzero.integrations.vllm.served import unserved, unserved_latents
+    from layerzero.integrations.serving.served import _unserved as served
+    from layerzero.integrations.serving.served import unserved, unserved_latents
 
     assert unserved(64, torch.bfloat16, "auto", 16, False, device="h100") is None
     assert unserved(64, torch.bfloat16, "fp8", 16, False, device="h100") is None

@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from engine_calls import body, recorder, takes
 
 ROOT = Path(__file__).parents[2]
 SUPPORT = Path(__file__).parent / "support"
-RECORD = json.loads((SUPPORT / "vllm_signatures.json").read_text())["signatures"]
+(RECORD,) = json.loads((SUPPORT / "vllm_signatures.json").read_text()).values()  # of one version
 OURS = ROOT / "python/layerzero/integrations/vllm"
 BACKEND, MLA = "vllm.v1.attention.backend:", "vllm.model_executor.layers.attention.mla_attention:"
 FLASH = "vllm.v1.attention.backends.flash_attn:FlashAttentionImpl."
@@ -35,30 +36,6 @@ RENAMED = {
     ("_Rotary", "layerzero_forward"): "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding.forward_cuda",
     ("LayerZeroSampler", "layerzero_forward"): "vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler.forward_native",
 }
-
-
-def recorder():
-    spec = importlib.util.spec_from_file_location("vllm_signatures", ROOT / "scripts/vllm_signatures.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def body(path, name):
-    return recorder().named(ast.parse(path.read_text()).body, name).body
-
-
-def takes(own, theirs):
-    """Whether a function with the parameters `own` can be called in every way in which `theirs` can."""
-    rest, named = any(p.startswith("*") and p[1] != "*" for p in own), any(p.startswith("**") for p in own)
-    plain = [p for p in own if not p.startswith("*")]
-    for index, parameter in enumerate(p for p in theirs if not p.startswith("*")):
-        if index < len(plain):
-            if plain[index].rstrip("?") != parameter.rstrip("?") or (parameter[-1] == "?" and plain[index][-1] != "?"):
-                return False
-        elif not (rest and named):
-            return False
-    return all(p.endswith("?") for p in plain[len(theirs) :])
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -104,8 +81,8 @@ def test_stand_ins_are_vllms():
 def test_the_record_is_the_installed_vllm():
     spec = importlib.util.find_spec("vllm")
     if spec is None:
-        pytest.skip("vLLM is not installed; its signatures are those that scripts/vllm_signatures.py recorded")
-    assert recorder().recorded(Path(spec.submodule_search_locations[0])) == RECORD
+        pytest.skip("vLLM is not installed; its signatures are those that scripts/engine_signatures.py recorded")
+    assert recorder().recorded("vllm", Path(spec.submodule_search_locations[0])) == RECORD
 
 
 def test_a_call_that_does_not_fit_is_noticed():

@@ -29,6 +29,7 @@ PACKAGES = {
     "prometheus_client": Package(">=0.20,<1", "metrics", "lz.serve_metrics, metrics.listen, layerzero top"),
     "opentelemetry-api": Package(">=1.20,<2", "trace", "lz.trace, trace.opentelemetry"),
     "vllm": Package(">=0.25,<0.26", "vllm", "the plugin of vLLM, integrations.vllm"),
+    "sglang": Package(">=0.5.15,<0.6", "sglang", "the plugin of SGLang, integrations.sglang"),
 }
 _MODULES = {"opentelemetry-api": "opentelemetry", "apache-tvm-ffi": "tvm_ffi"}  # packages whose module has another name
 

@@ -1,7 +1,7 @@
 """What LayerZero's plugin takes from vLLM 0.25, for machines without it: the same names, and bases that compute nothing.
 
 `modules()` returns them by the names of vLLM's modules. Their signatures are those of vllm_signatures.json, which
-scripts/vllm_signatures.py reads from vLLM's sources; tests/python/test_vllm.py compares both with LayerZero's classes.
+scripts/engine_signatures.py reads from vLLM's sources; tests/python/test_vllm.py compares both with LayerZero's classes.
 """
 
 import enum

@@ -11,9 +11,9 @@ from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, Attention
 from vllm.v1.attention.backends.utils import get_kv_cache_layout
 
 from layerzero import _layerzero
+from layerzero.integrations.serving.served import CACHES, unserved
 from layerzero.integrations.vllm import NAME, register_backend
 from layerzero.integrations.vllm.metadata import LayerZeroMetadata, LayerZeroMetadataBuilder, Prefill, Shared
-from layerzero.integrations.vllm.served import CACHES, unserved
 
 register_backend()  # vLLM looks up the name of the class below
 _append = _layerzero.ops["kv_append_paged"]

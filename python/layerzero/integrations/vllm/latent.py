@@ -17,9 +17,9 @@ from vllm.model_executor.layers.attention.mla_attention import (
 from vllm.v1.attention.backend import AttentionCGSupport, MultipleOf
 
 from layerzero import _layerzero
+from layerzero.integrations.serving.pages import Pages, pages_of
+from layerzero.integrations.serving.served import unserved_latents
 from layerzero.integrations.vllm import NAME, register_backend
-from layerzero.integrations.vllm.metadata import Pages, pages_of
-from layerzero.integrations.vllm.served import unserved_latents
 
 register_backend()
 _decode = _layerzero.ops["mla_decode_paged"]

@@ -9,7 +9,7 @@ import torch
 
 from layerzero.inspection import explain_call
 
-# vLLM's names of 8-bit caches, and what is in their bytes.
+# The engines' names of 8-bit caches, and what is in their bytes.
 CACHES = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 _HEADS, _KV_HEADS, _PAGES = 8, 2, 4
 
@@ -50,7 +50,7 @@ def _place(simulated: str | None) -> torch.device:
 
 
 def _against(calls: Any, device: str | None) -> str | None:
-    """In a thread of its own and in float32: vLLM sets a dtype and a device for new tensors while it builds a model, the
+    """In a thread of its own and in float32: an engine sets a dtype and a device for new tensors while it builds a model, the
     device by a mode of torch that no call of an operation may be in; and libraries are tried here."""
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
@@ -67,7 +67,7 @@ def _reasons(calls: Any, device: str | None) -> str | None:
         # Other libraries than the chosen kernel's stay as they are: some compile when they are tried.
         report = explain_call(name, tensors, given, device, of_chosen=True, capturing=capturing)
         chosen = next((c for c in report.candidates if c.kernel_id == report.kernel_id), None)
-        if chosen is None or chosen.source == "ref":
+        if chosen is None or chosen.source in ("ref", "torch.ref"):
             reasons = {r.message for c in report.candidates if c.source == "cuda" for r in c.reasons}
             found.append(f"{name}: no kernel of LayerZero or of an installed library: {'; '.join(sorted(reasons)[:3])}")
     return " | ".join(found) or None
