@@ -1,7 +1,7 @@
 """Writes tests/python/support/ENGINE_signatures.json: the signatures of a serving engine that its plugin overrides or calls.
 
     python scripts/engine_signatures.py vllm FOLDER 0.25.0     # .../site-packages/vllm; the wheel unpacked is enough
-    python scripts/engine_signatures.py sglang FOLDER 0.5.23   # each version is kept beside the others
+    python scripts/engine_signatures.py sglang FOLDER 0.5.23   # keeps the other versions
 
 Sources are parsed, not imported, so that neither a GPU nor the engine's dependencies are needed.
 """

@@ -210,7 +210,7 @@ def versions():
     import torch
 
     found = {"python": platform.python_version(), "device": torch.cuda.get_device_name()}
-    for name in ("vllm", "torch", "triton", "flashinfer-python", "transformers"):
+    for name in ("vllm", "sglang", "torch", "triton", "flashinfer-python", "transformers"):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -220,9 +220,9 @@ def versions():
     return found
 
 
-def compared(results):
-    """Each engine and the first FLASH_ATTN one: equal tokens before the first difference, times as a ratio."""
-    base = next((r for r in results if r["engine"].startswith("flash_attn")), None)
+def compared(results, base="flash_attn"):
+    """Each engine and the first whose name begins with `base`: equal tokens before the first difference, times as a ratio."""
+    base = next((r for r in results if r["engine"].startswith(base)), None)
     rows = []
     for one in results if base is not None else ():
         for batch, own in one["batches"].items():
@@ -249,8 +249,8 @@ def compared(results):
     return rows
 
 
-def written(results, failures, path):
-    rows = compared(results)
+def written(results, failures, path, base="flash_attn"):
+    rows = compared(results, base)
     kept = json.loads(json.dumps(results))
     for one in kept:
         for batch in one["batches"].values():

@@ -36,7 +36,11 @@ def test_our_methods_take_what_sglang_passes(record, name):
             compared += 1
             own = recorder().parameters(method)
             # **kwargs takes what SGLang passes by name alone, as `logprob_logits`.
-            named = bool(own) and own[-1].startswith("**") and all(p.endswith("?") for p in theirs[len(own) - 1 :] if p[0] != "*")
+            named = (
+                bool(own)
+                and own[-1].startswith("**")
+                and all(p.endswith("?") for p in theirs[len(own) - 1 :] if p[0] != "*")
+            )
             assert takes(own, theirs) or (named and takes(own, theirs[: len(own) - 1])), (method.name, own, theirs)
     assert compared == count
 
