@@ -43,7 +43,8 @@ def build(subject: str) -> Any:
 def measure(subject: str, kind: str) -> None:
     """Prints the times of one process, with or without stored findings."""
     import torch
-    from layerzero.integrations.transformers import findings, kernelize, unkernelize
+    from layerzero.integrations.transformers import kernelize, unkernelize
+    from layerzero.integrations.transformers.recognise import findings
 
     torch.set_num_threads(1)
     model, times, walls = build(subject), [], []

@@ -189,6 +189,66 @@ def import_findings(name: str, text: str) -> list[Finding]:
     return found
 
 
+# The parts of the Transformers integration in order, each on its own floor: files that all others share, folders, what replaces
+# the parts of a model, and the entry. A part imports itself and those before it, and no modules import each other in a circle.
+INTEGRATION = "layerzero.integrations.transformers"
+FLOORS = (
+    ("arguments", "biases", "choices", "counts", "layers", "probe", "progress", "structure", "thresholds"),
+    ("caches",),
+    ("run",),
+    ("recognise",),
+    ("accuracy", "block_forwards", "parts"),
+    ("compiled", "kernelize", "__init__"),
+)
+
+
+def floor_of(module: str) -> int | None:
+    part = module.partition(".")[0]
+    return next((floor for floor, parts in enumerate(FLOORS) if part in parts), None)
+
+
+def imports_within(modules: dict[str, str]) -> dict[str, list[tuple[int, str]]]:
+    """Module -> [(line, module)] that it imports of the same ones, also within functions. modules: name -> its code."""
+    found = {}
+    for name, text in modules.items():
+        lines = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom) and node.module]
+        named = ((n.lineno, f"{n.module}.{alias.name}", str(n.module)) for n in lines for alias in n.names)
+        inner = ((line, f"{each}."[len(INTEGRATION) + 1 :][:-1]) for line, *both in named for each in both)
+        found[name] = [(line, each) for line, each in inner if each in modules and each != name]
+    return found
+
+
+def floor_findings(folder: str, modules: dict[str, str]) -> list[Finding]:
+    """Of modules by their names within the integration, such as "run.plan"."""
+    found, imports = [], imports_within(modules)
+
+    def file_of(module: str) -> str:
+        return f"{folder}/{module.replace('.', '/')}.py"
+
+    for name, others in imports.items():
+        own = floor_of(name)
+        if own is None:
+            found.append(Finding(file_of(name), 1, "floor", "is on no floor; see FLOORS in scripts/check_layers.py"))
+        for line, other in others if own is not None else ():
+            above = floor_of(other)
+            if above is not None and above > own:
+                found.append(Finding(file_of(name), line, "floor", f"may not import {other}, which is above it"))
+    done: set[str] = set()
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        if name in path:
+            circle = " -> ".join((*path[path.index(name) :], name))
+            found.append(Finding(file_of(name), 1, "circle", circle))
+        elif name not in done:
+            for _, other in imports[name]:
+                walk(other, (*path, name))
+            done.add(name)
+
+    for name in imports:
+        walk(name, ())
+    return found
+
+
 def check(root: Path) -> tuple[int, list[Finding]]:
     files = source_files(root, ("src", "ops", "kernels", "include"), (".h", ".cpp", ".cu", ".inc"))
     findings = []
@@ -198,6 +258,15 @@ def check(root: Path) -> tuple[int, list[Finding]]:
     modules = source_files(root, ("python/layerzero",), (".py",))
     for path in modules:
         findings += import_findings(path.relative_to(root).as_posix(), path.read_text())
+    folder = root / "python" / INTEGRATION.replace(".", "/")
+    within = {
+        path.relative_to(folder).with_suffix("").as_posix().replace("/", "."): path
+        for path in modules
+        if folder in path.parents
+    }
+    findings += floor_findings(
+        folder.relative_to(root).as_posix(), {name: path.read_text() for name, path in within.items()}
+    )
     builds = source_files(root, ("cmake", "src", "bindings", "tests", "bench"), (".cmake", "CMakeLists.txt"))
     for path in [*builds, *(p for p in (root / "CMakeLists.txt", root / "CMakePresets.json") if p.is_file())]:
         text = re.sub(r"#[^\n]*", "", path.read_text())

@@ -20,8 +20,8 @@ from typing import Any
 
 def described(model: Any) -> dict[str, Any]:
     """What a report calls a list of layers -> the parts of each, or why they are not recognised."""
-    from layerzero.integrations.transformers import observe
-    from layerzero.integrations.transformers.findings import Findings, encoded
+    from layerzero.integrations.transformers.recognise import observe
+    from layerzero.integrations.transformers.recognise.findings import Findings, encoded
 
     found = observe.layers_of(model, Findings())
     return {

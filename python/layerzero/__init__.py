@@ -92,11 +92,11 @@ if TYPE_CHECKING:
     from layerzero.inspection.selection import KernelRegistry as KernelRegistry
     from layerzero.inspection.selection import SelectionContext as SelectionContext
     from layerzero.inspection.selection import SelectionContextBuilder as SelectionContextBuilder
+    from layerzero.integrations.transformers.caches.paged_cache import PagedCache as PagedCache
     from layerzero.integrations.transformers.compiled import compile as compile
     from layerzero.integrations.transformers.compiled import dry_run as dry_run
     from layerzero.integrations.transformers.kernelize import kernelize as kernelize
     from layerzero.integrations.transformers.kernelize import unkernelize as unkernelize
-    from layerzero.integrations.transformers.paged_cache import PagedCache as PagedCache
     from layerzero.jit.readiness import ReadinessReport as ReadinessReport
     from layerzero.jit.readiness import readiness_check as readiness_check
     from layerzero.jit.warmup import WarmupReport as WarmupReport

@@ -9,8 +9,8 @@ transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
 from layerzero.integrations.transformers.arguments import cache_argument, cache_of  # noqa: E402
-from layerzero.integrations.transformers.captured import LONG  # noqa: E402
 from layerzero.integrations.transformers.kernelize import is_kernelized  # noqa: E402
+from layerzero.integrations.transformers.run.captured import LONG  # noqa: E402
 
 CACHES = [None, "static"]
 

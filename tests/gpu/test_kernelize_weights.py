@@ -8,7 +8,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
-from layerzero.integrations.transformers import weights  # noqa: E402
+from layerzero.integrations.transformers.run import weights  # noqa: E402
 
 SIZES = {"hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8, "num_key_value_heads": 2}
 

@@ -10,8 +10,9 @@ transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
 from block_families import TOLERANCE, error, plan_of  # noqa: E402
-from layerzero.integrations.transformers import linear_biases, observe  # noqa: E402
 from layerzero.integrations.transformers.layers import Alibi  # noqa: E402
+from layerzero.integrations.transformers.recognise import observe  # noqa: E402
+from layerzero.integrations.transformers.run import linear_biases  # noqa: E402
 from layerzero.models.families import as_trained  # noqa: E402
 from layerzero.program import Program  # noqa: E402
 

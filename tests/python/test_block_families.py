@@ -20,7 +20,7 @@ from block_families import (  # noqa: E402
     ids_of,
     plan_of,
 )
-from layerzero.integrations.transformers import block  # noqa: E402
+from layerzero.integrations.transformers.run import block  # noqa: E402
 from layerzero.models.families import as_trained, first_output  # noqa: E402
 
 ENCODERS = ["bert", "roberta", "distilbert", "modernbert", "vit", "clip", "siglip"]

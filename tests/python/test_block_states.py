@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
 from block_families import GREEDY, HYBRIDS, TOLERANCE, build, error, ids_of, plan_of  # noqa: E402
-from layerzero.integrations.transformers import block  # noqa: E402
+from layerzero.integrations.transformers.run import block  # noqa: E402
 
 
 @pytest.fixture(params=HYBRIDS)

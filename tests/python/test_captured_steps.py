@@ -10,9 +10,10 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
-from layerzero.integrations.transformers import captured, captured_step, decoder, rows_cache  # noqa: E402
-from layerzero.integrations.transformers import plan as plan_module  # noqa: E402
 from layerzero.integrations.transformers.arguments import cache_argument, cache_of  # noqa: E402
+from layerzero.integrations.transformers.caches import rows_cache  # noqa: E402
+from layerzero.integrations.transformers.run import captured, captured_step, decoder  # noqa: E402
+from layerzero.integrations.transformers.run import plan as plan_module  # noqa: E402
 
 CACHES = [None, "static"]
 

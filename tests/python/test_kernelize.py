@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
-from layerzero.integrations.transformers import attention as attention_interface  # noqa: E402
+from layerzero.integrations.transformers.run import attention as attention_interface  # noqa: E402
 from small_llama import BF16_RATIO, TOLERANCE, error, ids_of, plan_of, tiny  # noqa: E402
 
 

@@ -6,7 +6,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
-from layerzero.integrations.transformers import continuous, register_with_transformers  # noqa: E402
+from layerzero.integrations.transformers import register_with_transformers  # noqa: E402
+from layerzero.integrations.transformers.run import continuous  # noqa: E402
 from small_llama import tiny  # noqa: E402
 
 PROMPTS = [[5, 6, 7, 8, 9, 10, 11], [20, 21], [30, 31, 32, 33], [5, 6, 7, 40]]

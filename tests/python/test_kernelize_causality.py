@@ -10,8 +10,8 @@ transformers = pytest.importorskip("transformers")
 import compare_models  # noqa: E402
 import layerzero as lz  # noqa: E402
 import small_classes  # noqa: E402
-from layerzero.integrations.transformers import attention as attention_interface  # noqa: E402
 from layerzero.integrations.transformers import probe  # noqa: E402
+from layerzero.integrations.transformers.run import attention as attention_interface  # noqa: E402
 from torch import nn  # noqa: E402
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # noqa: E402
 

@@ -8,9 +8,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
-from layerzero.integrations.transformers import attention as attention_interface  # noqa: E402
-from layerzero.integrations.transformers import experts as experts_interface  # noqa: E402
 from layerzero.integrations.transformers import probe  # noqa: E402
+from layerzero.integrations.transformers.run import attention as attention_interface  # noqa: E402
+from layerzero.integrations.transformers.run import experts as experts_interface  # noqa: E402
 from layerzero.models.families import FAMILIES  # noqa: E402
 from small_llama import TOLERANCE, error, logits_of, plan_of, tiny  # noqa: E402
 

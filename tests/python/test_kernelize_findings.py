@@ -13,8 +13,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
-from layerzero.integrations.transformers import findings, observe, progress, structure_key  # noqa: E402
-from layerzero.integrations.transformers.plan import plans_of  # noqa: E402
+from layerzero.integrations.transformers import progress  # noqa: E402
+from layerzero.integrations.transformers.recognise import findings, observe, structure_key  # noqa: E402
+from layerzero.integrations.transformers.run.plan import plans_of  # noqa: E402
 from layerzero.models import disk_cache  # noqa: E402
 from layerzero.models.families import FAMILIES, as_trained, first_output  # noqa: E402
 

@@ -10,15 +10,9 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from layerzero.errors import InvalidRequestError  # noqa: E402
-from layerzero.integrations.transformers import (  # noqa: E402
-    block_forwards,
-    blocks,
-    kernelize,
-    rounding,
-    unkernelize,
-    weights,
-)
-from layerzero.integrations.transformers.released import BlockRows  # noqa: E402
+from layerzero.integrations.transformers import block_forwards, kernelize, unkernelize  # noqa: E402
+from layerzero.integrations.transformers.run import blocks, rounding, weights  # noqa: E402
+from layerzero.integrations.transformers.run.released import BlockRows  # noqa: E402
 
 
 @pytest.fixture

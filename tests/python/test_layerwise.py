@@ -8,9 +8,12 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
-from layerzero.integrations.transformers import attention as attention_interface  # noqa: E402
-from layerzero.integrations.transformers import deferred, layerwise, observe, rows_cache, states_cache, structure  # noqa: E402
-from layerzero.integrations.transformers.findings import Findings  # noqa: E402
+from layerzero.integrations.transformers import structure  # noqa: E402
+from layerzero.integrations.transformers.caches import rows_cache, states_cache  # noqa: E402
+from layerzero.integrations.transformers.recognise import layerwise, observe  # noqa: E402
+from layerzero.integrations.transformers.recognise.findings import Findings  # noqa: E402
+from layerzero.integrations.transformers.run import attention as attention_interface  # noqa: E402
+from layerzero.integrations.transformers.run import deferred  # noqa: E402
 
 _SIZES = {
     "vocab_size": 131,

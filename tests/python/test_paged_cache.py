@@ -12,7 +12,7 @@ transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
 from block_families import DECODERS, GREEDY, TOLERANCE, build, error, ids_of, plan_of  # noqa: E402
-from layerzero.integrations.transformers.padding import OTHER_MASK  # noqa: E402
+from layerzero.integrations.transformers.caches.padding import OTHER_MASK  # noqa: E402
 from transformers.cache_utils import DynamicCache  # noqa: E402
 
 HEADS, DIM, LAYERS = 2, 8, 3

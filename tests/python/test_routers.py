@@ -9,11 +9,11 @@ pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
 from block_families import TOLERANCE, build, error, ids_of, plan_of  # noqa: E402
-from layerzero.integrations.transformers import experts as experts_interface  # noqa: E402
 from layerzero.integrations.transformers.layers import Unknown  # noqa: E402
 from layerzero.integrations.transformers.recognise.patterns.experts import experts_part  # noqa: E402
 from layerzero.integrations.transformers.recognise.patterns.linear import Linears  # noqa: E402
 from layerzero.integrations.transformers.recognise.trace import Recorder  # noqa: E402
+from layerzero.integrations.transformers.run import experts as experts_interface  # noqa: E402
 from torch import nn  # noqa: E402
 
 EXPERTS = 12

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
-from layerzero.integrations.transformers import rows_cache  # noqa: E402
-from layerzero.integrations.transformers.rows_cache import RowsLayer  # noqa: E402
+from layerzero.integrations.transformers.caches import rows_cache  # noqa: E402
+from layerzero.integrations.transformers.caches.rows_cache import RowsLayer  # noqa: E402
 from small_llama import TOLERANCE, error, ids_of, plan_of, tiny  # noqa: E402
 from transformers.cache_utils import DynamicCache, DynamicLayer, StaticCache  # noqa: E402
 

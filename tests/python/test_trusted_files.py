@@ -90,7 +90,7 @@ def refuse(monkeypatch, path):
 
 def test_weights_are_packed_again_without_the_cache(tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers")
-    from layerzero.integrations.transformers import weights
+    from layerzero.integrations.transformers.run import weights
 
     del transformers
     monkeypatch.setenv("LAYERZERO_CACHE_DIR", str(tmp_path))

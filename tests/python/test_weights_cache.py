@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from layerzero import models  # noqa: E402
-from layerzero.integrations.transformers import blocks, kernelize, unkernelize, weights  # noqa: E402
+from layerzero.integrations.transformers import kernelize, unkernelize  # noqa: E402
+from layerzero.integrations.transformers.run import blocks, weights  # noqa: E402
 from layerzero.models import disk_cache, packed_file  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 

@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 import layerzero as lz  # noqa: E402
 from layerzero import models  # noqa: E402
 from layerzero.errors import InvalidRequestError, ReleasedWeightError  # noqa: E402
-from layerzero.integrations.transformers import blocks, released, weights  # noqa: E402
+from layerzero.integrations.transformers.run import blocks, released, weights  # noqa: E402
 
 IDS = torch.arange(3, 15)[None]
 FORMATS = {"q4_0": (32, 18), "q4_1": (32, 20), "q8_0": (32, 34), "q4_k": (256, 144), "q6_k": (256, 210)}

@@ -59,7 +59,7 @@ class Generation:
             example = {name: given[:1] for name, given in example.items()}
         elif ours:
             from layerzero.integrations.transformers.arguments import cache_argument
-            from layerzero.integrations.transformers.paged_cache import PagedCache
+            from layerzero.integrations.transformers.caches.paged_cache import PagedCache
 
             options |= cache_argument(model, PagedCache(KVCacheManager(num_blocks=64, block_size=16)))
         with torch.inference_mode():

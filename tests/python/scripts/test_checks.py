@@ -82,6 +82,32 @@ def test_layers_names_the_line(tmp_path):
     assert findings[0]["line"] == 4
 
 
+INTEGRATION = "python/layerzero/integrations/transformers"
+FLOORS = {f"{INTEGRATION}/kernelize.py": "from layerzero.integrations.transformers.run.plan import Plan\n"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "files"),
+    [
+        ("floor", {"run/plan.py": "def late():\n    from layerzero.integrations.transformers import kernelize\n"}),
+        ("floor", {"run/plan.py": "", "caches/rows.py": "from layerzero.integrations.transformers.run import plan\n"}),
+        ("floor", {"odd.py": ""}),
+        (
+            "circle",
+            {
+                "run/plan.py": "from layerzero.integrations.transformers.run import block\n",
+                "run/block.py": "from layerzero.integrations.transformers.run.plan import Plan\n",
+            },
+        ),
+    ],
+)
+def test_floors_of_the_transformers_integration(tmp_path, rule, files):
+    code, findings = run("check_layers", write(tmp_path, FLOORS | {f"{INTEGRATION}/{n}": t for n, t in files.items()}))
+    assert code == 1 and rule in {found["rule"] for found in findings}
+    code, findings = run("check_layers", write(tmp_path / "clean", FLOORS | {f"{INTEGRATION}/run/plan.py": ""}))
+    assert (code, findings) == (0, [])
+
+
 COMPLETE = {
     "python/layerzero/torch/slow_path.py": "from layerzero import _layerzero\nfrom layerzero.contracts import axes\n",
     "python/layerzero/host/log.py": "def late():\n    from layerzero.backends import report\n",

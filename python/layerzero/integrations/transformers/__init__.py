@@ -1,9 +1,9 @@
 """Hugging Face Transformers through LayerZero: `compile` or `kernelize` a model, or choose attention or experts alone."""
 
-from layerzero.integrations.transformers import attention, experts
+from layerzero.integrations.transformers.caches.paged_cache import PagedCache
 from layerzero.integrations.transformers.compiled import ModelPlan, compile, dry_run
 from layerzero.integrations.transformers.kernelize import KernelizeReport, kernelize, unkernelize
-from layerzero.integrations.transformers.paged_cache import PagedCache
+from layerzero.integrations.transformers.run import attention, experts
 
 __all__ = [
     "KernelizeReport",

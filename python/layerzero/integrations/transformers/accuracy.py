@@ -6,9 +6,10 @@ import torch
 from torch import nn
 
 from layerzero.errors import InvalidRequestError
-from layerzero.integrations.transformers import observe, probe, structure
+from layerzero.integrations.transformers import probe, structure
 from layerzero.integrations.transformers.arguments import without_cache
-from layerzero.integrations.transformers.plan import plans_of
+from layerzero.integrations.transformers.recognise import observe
+from layerzero.integrations.transformers.run.plan import plans_of
 
 
 class Outcome(NamedTuple):

@@ -7,10 +7,11 @@ from torch import nn
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError
-from layerzero.integrations.transformers import accuracy, counts, replacing, rounding, structure, weights
-from layerzero.integrations.transformers.blocks import BlockLinear
-from layerzero.integrations.transformers.plan import plans_of
-from layerzero.integrations.transformers.released import ReleasedParameter, apply_or_refuse, refuse_gradients
+from layerzero.integrations.transformers import accuracy, counts, structure
+from layerzero.integrations.transformers.run import replacing, rounding, weights
+from layerzero.integrations.transformers.run.blocks import BlockLinear
+from layerzero.integrations.transformers.run.plan import plans_of
+from layerzero.integrations.transformers.run.released import ReleasedParameter, apply_or_refuse, refuse_gradients
 from layerzero.torch.writes import are_counted
 
 _OPS = _layerzero.ops

@@ -9,8 +9,8 @@ from torch import nn
 
 from layerzero.errors import InvalidRequestError
 from layerzero.integrations.transformers.kernelize import KernelizeReport, is_kernelized, kernelize, unkernelize
-from layerzero.integrations.transformers.plan import program_of
-from layerzero.integrations.transformers.released import ReleasedParameter
+from layerzero.integrations.transformers.run.plan import program_of
+from layerzero.integrations.transformers.run.released import ReleasedParameter
 
 # (batch, length, positions before): what a plan shows unless it is asked for other sizes.
 PHASES = {"prefill": (1, 128, 0), "decode": (1, 1, 128)}

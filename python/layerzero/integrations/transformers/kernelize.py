@@ -12,29 +12,19 @@ from torch import nn
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError, WrongTypeError
-from layerzero.integrations.transformers import attention as attention_interface
-from layerzero.integrations.transformers import (
-    block_forwards,
-    captured,
-    choices,
-    continuous,
-    deferred,
-    layerwise,
-    observe,
-    parts,
-    probe,
-    progress,
-    structure,
-)
-from layerzero.integrations.transformers import experts as experts_interface
+from layerzero.integrations.transformers import block_forwards, choices, parts, probe, progress, structure
 from layerzero.integrations.transformers.counts import KernelizeReport, find_parts
-from layerzero.integrations.transformers.decoder import DecoderPlan, decoder_forward
-from layerzero.integrations.transformers.findings import Findings, Wrong, log
-from layerzero.integrations.transformers.plan import StackPlan, plans_of
-from layerzero.integrations.transformers.proof import kept_findings, tells_something
+from layerzero.integrations.transformers.recognise import layerwise, observe
+from layerzero.integrations.transformers.recognise.findings import Findings, Wrong, log
+from layerzero.integrations.transformers.recognise.proof import kept_findings, tells_something
 from layerzero.integrations.transformers.recognise.prove import why_not_one
-from layerzero.integrations.transformers.released import refuse_if_released
-from layerzero.integrations.transformers.replacing import REPLICA, replace, replica
+from layerzero.integrations.transformers.run import attention as attention_interface
+from layerzero.integrations.transformers.run import captured, continuous, deferred
+from layerzero.integrations.transformers.run import experts as experts_interface
+from layerzero.integrations.transformers.run.decoder import DecoderPlan, decoder_forward
+from layerzero.integrations.transformers.run.plan import StackPlan, plans_of
+from layerzero.integrations.transformers.run.released import refuse_if_released
+from layerzero.integrations.transformers.run.replacing import REPLICA, replace, replica
 from layerzero.models.options import check_weights
 
 _OPS = _layerzero.ops

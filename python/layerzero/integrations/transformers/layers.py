@@ -15,6 +15,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
+L2_EPS = 1e-6  # of the norm of queries and keys of a delta rule
+
 
 class Unknown(Exception):
     """Why layers are not what the operations compute."""

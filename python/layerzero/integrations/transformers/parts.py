@@ -6,8 +6,8 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from layerzero.integrations.transformers import block_forwards, choices, structure
-from layerzero.integrations.transformers import experts as experts_interface
-from layerzero.integrations.transformers.replacing import of_rows, replace
+from layerzero.integrations.transformers.run import experts as experts_interface
+from layerzero.integrations.transformers.run.replacing import of_rows, replace
 
 
 @of_rows

@@ -8,7 +8,6 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from layerzero.integrations.transformers import biases, structure, thresholds
-from layerzero.integrations.transformers.experts import looks_like_experts
 from layerzero.integrations.transformers.layers import (
     Attention,
     Delta,
@@ -30,6 +29,7 @@ from layerzero.integrations.transformers.recognise.patterns.mlp import mlp_of
 from layerzero.integrations.transformers.recognise.patterns.norm import norm_of, scale_of
 from layerzero.integrations.transformers.recognise.patterns.scores import add_attends
 from layerzero.integrations.transformers.recognise.trace import Graph, Node, unclear
+from layerzero.integrations.transformers.run.experts import looks_like_experts
 
 
 @dataclasses.dataclass

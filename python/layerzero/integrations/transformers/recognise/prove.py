@@ -8,10 +8,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from layerzero.integrations.transformers import layerwise, probe, structure
-from layerzero.integrations.transformers.decoder import decoder_forward
-from layerzero.integrations.transformers.findings import Findings
-from layerzero.integrations.transformers.plan import StackPlan
+from layerzero.integrations.transformers import probe, structure
+from layerzero.integrations.transformers.recognise import layerwise
+from layerzero.integrations.transformers.recognise.findings import Findings
+from layerzero.integrations.transformers.run.decoder import decoder_forward
+from layerzero.integrations.transformers.run.plan import StackPlan
 
 
 def _agree_one_by_one(layers: Any) -> bool:

@@ -15,10 +15,10 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from transformers.cache_utils import Cache
 
-from layerzero.integrations.transformers import experts as experts_interface
 from layerzero.integrations.transformers.arguments import signature_of
-from layerzero.integrations.transformers.attention import leaves_softcap_out
 from layerzero.integrations.transformers.layers import Unknown
+from layerzero.integrations.transformers.run import experts as experts_interface
+from layerzero.integrations.transformers.run.attention import leaves_softcap_out
 
 # Functions that return the numbers that they are given. With another dtype the node is a "cast".
 _SAME = {"contiguous", "clone", "detach", "alias", "requires_grad_", "to", "type_as", "type", "identity",

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerzero.integrations.transformers import deltas, structure
+from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.arguments import MASK
 from layerzero.integrations.transformers.layers import Delta, Heads, Unknown, Unshown
+from layerzero.integrations.transformers.recognise import deltas
 from layerzero.integrations.transformers.recognise.layout import MOVES, places, rows_of, source_of
 from layerzero.integrations.transformers.recognise.match import any_node, call, match, parameter, uncast
 from layerzero.integrations.transformers.recognise.patterns.attention import Found

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-from layerzero.integrations.transformers import experts as experts_interface
 from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.layers import Experts, Unknown
 from layerzero.integrations.transformers.recognise.layout import rows_of
@@ -13,6 +12,7 @@ from layerzero.integrations.transformers.recognise.patterns.linear import Linear
 from layerzero.integrations.transformers.recognise.patterns.mlp import mlp_of
 from layerzero.integrations.transformers.recognise.patterns.router import routed
 from layerzero.integrations.transformers.recognise.trace import Graph, Node, unclear
+from layerzero.integrations.transformers.run import experts as experts_interface
 
 _GATED = call("sigmoid", any_node("gate")) * any_node("rows")
 

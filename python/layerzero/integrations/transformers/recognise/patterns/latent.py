@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from layerzero.integrations.transformers import structure
-from layerzero.integrations.transformers.latents import gathered
+from layerzero.integrations.transformers.caches.latents import gathered
 from layerzero.integrations.transformers.layers import Heads, Latent, Rope, Unshown
 from layerzero.integrations.transformers.recognise.layout import heads_in, places, rows_of, source_of
 from layerzero.integrations.transformers.recognise.patterns.linear import Linears, name_of

@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from layerzero.integrations.transformers import linear_biases, structure
+from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.arguments import MASK
 from layerzero.integrations.transformers.recognise.layout import MOVES, source_of
 from layerzero.integrations.transformers.recognise.match import number_of, uncast
 from layerzero.integrations.transformers.recognise.trace import Graph, Node, again
+from layerzero.integrations.transformers.run import linear_biases
 
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 _BETWEEN = {"add", "mul", "div", "sub", "masked_fill", "where", "clamp", "maximum", *MOVES}

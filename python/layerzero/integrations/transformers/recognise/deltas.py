@@ -12,9 +12,8 @@ from transformers.cache_utils import LinearAttentionLayer
 
 from layerzero import _layerzero
 from layerzero.integrations.transformers import structure
-from layerzero.integrations.transformers.layers import Delta, Heads, Unknown
+from layerzero.integrations.transformers.layers import L2_EPS, Delta, Heads, Unknown
 
-L2_EPS = 1e-6
 _conv, _rule = _layerzero.ops["causal_conv1d"], _layerzero.ops["gated_delta_rule"]
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from layerzero.integrations.transformers.experts import weights_of
 from layerzero.integrations.transformers.layers import Experts
+from layerzero.integrations.transformers.run.experts import weights_of
 from layerzero.program import Rows
 
 

@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from layerzero.integrations.transformers.blocks import BF16, BlockLinear
+from layerzero.integrations.transformers.run.blocks import BF16, BlockLinear
 
 ROUNDS = 3
 ROWS = (1, 64)  # a token, and a part of a prompt that is long enough for the kernels of prompts

@@ -14,9 +14,10 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
 
-from layerzero.integrations.transformers import choices, deferred, experts, probe, structure
+from layerzero.integrations.transformers import choices, probe, structure
 from layerzero.integrations.transformers.arguments import MASK, signature_of
-from layerzero.integrations.transformers.plan import StackPlan
+from layerzero.integrations.transformers.run import deferred, experts
+from layerzero.integrations.transformers.run.plan import StackPlan
 
 _OF_DELTA = 1e-3  # error of a row, relative to what the layer adds to it
 _OF_ROWS = 1e-6  # and to the row itself, to which that is added

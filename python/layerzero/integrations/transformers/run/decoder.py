@@ -13,15 +13,17 @@ from transformers.cache_utils import DynamicCache, StaticCache
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from layerzero import _layerzero
-from layerzero.integrations.transformers import arguments, captured, rows_cache
+from layerzero.integrations.transformers import arguments
 from layerzero.integrations.transformers.arguments import CACHE, EMBEDDED, IDS, MASK, POSITIONS, USE_CACHE
-from layerzero.integrations.transformers.attention import EAGER
-from layerzero.integrations.transformers.captured_step import Branches
+from layerzero.integrations.transformers.caches import rows_cache
+from layerzero.integrations.transformers.caches.paged_cache import PagedCache
 from layerzero.integrations.transformers.counts import count_aside, count_captured, count_program
-from layerzero.integrations.transformers.layer_calls import run_layers, why_not_called
 from layerzero.integrations.transformers.layers import Norms, Rope, Stack
-from layerzero.integrations.transformers.paged_cache import PagedCache
-from layerzero.integrations.transformers.plan import StackPlan
+from layerzero.integrations.transformers.run import captured
+from layerzero.integrations.transformers.run.attention import EAGER
+from layerzero.integrations.transformers.run.captured_step import Branches
+from layerzero.integrations.transformers.run.layer_calls import run_layers, why_not_called
+from layerzero.integrations.transformers.run.plan import StackPlan
 from layerzero.integrations.transformers.structure import looks_like_norm, norm_of
 
 _OPS = _layerzero.ops

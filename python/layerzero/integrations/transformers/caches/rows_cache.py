@@ -21,7 +21,7 @@ from transformers.cache_utils import (
     StaticSlidingWindowLayer,
 )
 
-from layerzero.integrations.transformers.latents import halves, joined
+from layerzero.integrations.transformers.caches.latents import halves, joined
 
 Sizes = list[tuple[int, int, int, int]]  # of each decoder layer: index in the cache, heads, sizes of keys and values
 _ROOM = 256  # positions ahead of the first prompt; later the memory doubles

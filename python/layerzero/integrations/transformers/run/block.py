@@ -6,12 +6,8 @@ from typing import Any
 import torch
 from transformers.cache_utils import StaticCache
 
-from layerzero.integrations.transformers import rows_cache, states_cache
-from layerzero.integrations.transformers.block_deltas import DeltaSteps
-from layerzero.integrations.transformers.block_experts import ExpertSteps
-from layerzero.integrations.transformers.block_latents import LatentSteps
-from layerzero.integrations.transformers.blocks import add_product
-from layerzero.integrations.transformers.encoded import Encoded, keys_and_values
+from layerzero.integrations.transformers.caches import rows_cache, states_cache
+from layerzero.integrations.transformers.caches.paged_cache import PagedCache
 from layerzero.integrations.transformers.layers import (
     Attention,
     Columns,
@@ -25,7 +21,11 @@ from layerzero.integrations.transformers.layers import (
     Norms,
     Rope,
 )
-from layerzero.integrations.transformers.paged_cache import PagedCache
+from layerzero.integrations.transformers.run.block_deltas import DeltaSteps
+from layerzero.integrations.transformers.run.block_experts import ExpertSteps
+from layerzero.integrations.transformers.run.block_latents import LatentSteps
+from layerzero.integrations.transformers.run.blocks import add_product
+from layerzero.integrations.transformers.run.encoded import Encoded, keys_and_values
 from layerzero.program import Program, ProgramBuilder, Rows
 
 PIECE = 256  # rows of a prompt of one sequence that a program takes at a time

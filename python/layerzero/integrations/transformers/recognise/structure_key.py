@@ -57,7 +57,7 @@ def _versions() -> tuple[Any, ...]:
 def _own_code() -> str:
     """Digest of the code that searches: findings of other code are others'."""
     digest = hashlib.sha256()
-    for path in sorted(pathlib.Path(__file__).parent.rglob("*.py")):
+    for path in sorted(pathlib.Path(__file__).parents[1].rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

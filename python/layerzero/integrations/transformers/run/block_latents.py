@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from layerzero.integrations.transformers.latents import gathered
+from layerzero.integrations.transformers.caches.latents import gathered
 from layerzero.integrations.transformers.layers import Attention, Latent, Layer
 from layerzero.program import Rows
 

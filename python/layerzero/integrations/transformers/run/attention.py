@@ -14,7 +14,8 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.utils import output_capturing
 
 from layerzero import _layerzero
-from layerzero.integrations.transformers import biases, choices, continuous, counts
+from layerzero.integrations.transformers import biases, choices, counts
+from layerzero.integrations.transformers.run import continuous
 
 NAME, EAGER = "layerzero", "layerzero_eager"
 _EAGER_FORWARD = "eager_attention_forward"

@@ -24,8 +24,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError, LayerZeroError
-from layerzero.integrations.transformers.latents import halves, joined
-from layerzero.integrations.transformers.padding import left_padding, padding_of, shows
+from layerzero.integrations.transformers.caches.latents import halves, joined
+from layerzero.integrations.transformers.caches.padding import left_padding, padding_of, shows
 from layerzero.kv_cache import KVCacheHandle, KVCacheManager
 
 _append_paged = _layerzero.ops["kv_append_paged"]

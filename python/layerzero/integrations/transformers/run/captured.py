@@ -15,8 +15,8 @@ from transformers.cache_utils import DynamicCache, StaticCache, StaticLayer
 
 from layerzero import _layerzero
 from layerzero.host.policy import policy_in_force
-from layerzero.integrations.transformers import rows_cache
-from layerzero.integrations.transformers.captured_step import Inputs, Step, padded_length
+from layerzero.integrations.transformers.caches import rows_cache
+from layerzero.integrations.transformers.run.captured_step import Inputs, Step, padded_length
 from layerzero.torch import captures
 
 _MOST_GRAPHS = 32  # of one model; the one used least recently is dropped

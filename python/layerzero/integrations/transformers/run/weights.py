@@ -19,8 +19,8 @@ from torch import nn
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError, UntrustedFileError
 from layerzero.host.optional import need
-from layerzero.integrations.transformers.blocks import BlockWeight
-from layerzero.integrations.transformers.released import BlockRows, ReleasedParameter
+from layerzero.integrations.transformers.run.blocks import BlockWeight
+from layerzero.integrations.transformers.run.released import BlockRows, ReleasedParameter
 from layerzero.models import packed_file
 from layerzero.models.disk_cache import model_folder, not_kept, touch
 from layerzero.models.gguf import file_digest

@@ -7,7 +7,7 @@ from torch import nn
 
 from layerzero import _layerzero
 from layerzero.errors import ReleasedWeightError
-from layerzero.integrations.transformers.blocks import GROUP, BlockWeight
+from layerzero.integrations.transformers.run.blocks import GROUP, BlockWeight
 
 _OPS = _layerzero.ops
 

@@ -10,18 +10,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 from transformers.pytorch_utils import Conv1D
 
-from layerzero.integrations.transformers import attention as attention_interface
-from layerzero.integrations.transformers import (
-    choices,
-    deferred,
-    probe,
-    progress,
-    structure,
-    thresholds,
-)
+from layerzero.integrations.transformers import choices, probe, progress, structure, thresholds
 from layerzero.integrations.transformers.arguments import MASK, POSITIONS, TABLES
-from layerzero.integrations.transformers.decoder import DEVICES, why_not_whole
-from layerzero.integrations.transformers.findings import Findings
 from layerzero.integrations.transformers.layers import (
     Attention,
     Layer,
@@ -33,9 +23,13 @@ from layerzero.integrations.transformers.layers import (
     Unshown,
     kind_of,
 )
+from layerzero.integrations.transformers.recognise.findings import Findings
 from layerzero.integrations.transformers.recognise.form import form_of
 from layerzero.integrations.transformers.recognise.layer import Read, read, read_again
 from layerzero.integrations.transformers.recognise.trace import Graph, Recorder
+from layerzero.integrations.transformers.run import attention as attention_interface
+from layerzero.integrations.transformers.run import deferred
+from layerzero.integrations.transformers.run.decoder import DEVICES, why_not_whole
 
 NAMES = ("layerzero_observed", "layerzero_observed_eager")
 

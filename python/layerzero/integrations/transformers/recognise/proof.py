@@ -5,9 +5,10 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from layerzero.integrations.transformers import findings, probe, structure
-from layerzero.integrations.transformers.findings import Findings
-from layerzero.integrations.transformers.structure_key import key_of
+from layerzero.integrations.transformers import probe, structure
+from layerzero.integrations.transformers.recognise import findings
+from layerzero.integrations.transformers.recognise.findings import Findings
+from layerzero.integrations.transformers.recognise.structure_key import key_of
 
 _ROWS = 3  # a text with padding on its left, one without, and the same with another last token
 

@@ -3,9 +3,8 @@
 import dataclasses
 from typing import Any
 
-from layerzero.integrations.transformers.deltas import L2_EPS
-from layerzero.integrations.transformers.layers import Delta, Heads, Layer
-from layerzero.integrations.transformers.states_cache import State
+from layerzero.integrations.transformers.caches.states_cache import State
+from layerzero.integrations.transformers.layers import L2_EPS, Delta, Heads, Layer
 from layerzero.program import Rows
 
 

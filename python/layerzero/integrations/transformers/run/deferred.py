@@ -13,15 +13,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import EncoderDecoderCache
 
-from layerzero.integrations.transformers import (
-    biases,
-    encoded,
-    experts,
-    linear_biases,
-    rows_cache,
-    states_cache,
-    structure,
-)
+from layerzero.integrations.transformers import biases, structure
 from layerzero.integrations.transformers.arguments import (
     ENCODED,
     ENCODED_MASK,
@@ -32,14 +24,16 @@ from layerzero.integrations.transformers.arguments import (
     signature_of,
     tables_of,
 )
-from layerzero.integrations.transformers.attention import EAGER, is_causal_mask, wants_outputs
+from layerzero.integrations.transformers.caches import rows_cache, states_cache
+from layerzero.integrations.transformers.caches.latents import joined
+from layerzero.integrations.transformers.caches.padding import OTHER_MASK, shows_beyond
+from layerzero.integrations.transformers.caches.paged_cache import PagedCache
 from layerzero.integrations.transformers.counts import count_aside, count_program
-from layerzero.integrations.transformers.decoder import CAPTURING
-from layerzero.integrations.transformers.encoded import Encoded
-from layerzero.integrations.transformers.latents import joined
-from layerzero.integrations.transformers.padding import OTHER_MASK, shows_beyond
-from layerzero.integrations.transformers.paged_cache import PagedCache
-from layerzero.integrations.transformers.plan import StackPlan
+from layerzero.integrations.transformers.run import encoded, experts, linear_biases
+from layerzero.integrations.transformers.run.attention import EAGER, is_causal_mask, wants_outputs
+from layerzero.integrations.transformers.run.decoder import CAPTURING
+from layerzero.integrations.transformers.run.encoded import Encoded
+from layerzero.integrations.transformers.run.plan import StackPlan
 
 _running = threading.local()  # .call: the one that is under way in this thread
 _KNOWN = {MASK, TABLES, POSITIONS, "cache_position", USE_CACHE}

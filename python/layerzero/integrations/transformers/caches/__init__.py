@@ -1,0 +1,1 @@
+"""What a program's layers keep between calls: rows of keys and values, pages of them, and states."""
