@@ -229,7 +229,8 @@ def floor_findings(folder: str, modules: dict[str, str]) -> list[Finding]:
         own = floor_of(name)
         if own is None:
             found.append(Finding(file_of(name), 1, "floor", "is on no floor; see FLOORS in scripts/check_layers.py"))
-        for line, other in others if own is not None else ():
+            continue
+        for line, other in others:
             above = floor_of(other)
             if above is not None and above > own:
                 found.append(Finding(file_of(name), line, "floor", f"may not import {other}, which is above it"))
