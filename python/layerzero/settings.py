@@ -12,7 +12,7 @@ from typing import Any
 
 from layerzero import _layerzero, backends
 from layerzero.errors import WrongTypeError
-from layerzero.host import exports, measuring
+from layerzero.host import exports, measuring, pipelines
 from layerzero.host.policy import NAMING, note_change, scope
 
 # The open blocks of this context, all in one variable, because a context keeps every variable that it has seen.
@@ -40,6 +40,7 @@ def configure(**keys: Any) -> None:
         backends.policy_changed()
     exports.apply()
     measuring.apply()
+    pipelines.apply()
 
 
 def load_config(path: str | os.PathLike[str]) -> None:
@@ -52,6 +53,7 @@ def load_config(path: str | os.PathLike[str]) -> None:
     backends.policy_changed()
     exports.apply()
     measuring.apply()
+    pipelines.apply()
 
 
 def lock(op: str, kernel_id: str) -> None:

@@ -168,7 +168,7 @@ def test_configure_holds_everywhere(own):
     [
         ({"no_such_key": 1}, "no_such_key"),
         ({"strict_mode": "maybe"}, "strict_mode"),
-        ({"pipelines": {"a": 1}}, "not supported in this version"),
+        ({"speculative": {"a": 1}}, "not supported in this version"),
         ({"cache": {"max_size": -1}}, "max_size"),
     ],
     ids=["unknown", "type", "later", "range"],

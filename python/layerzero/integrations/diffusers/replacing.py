@@ -1,0 +1,120 @@
+"""How a module gets another forward, and why one may not; the comparison of two results."""
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+PREFIX = "_layerzero_"
+_PART = "_layerzero_part"
+# Relative L2 error within which the module's own code and the replacement agree.
+_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 1e-2}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class _Done(threading.local):
+    """Calls that the operations answered in this thread, by operation."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, int] = {"attention": 0, "posenc.rope": 0}
+
+
+done = _Done()
+
+
+class Bound(functools.partial):
+    """A function bound to a module as a method is, but one that can be pickled."""
+
+
+def replace(module: nn.Module, function: Callable[..., Any], part: dict[str, Any], **facts: Any) -> None:
+    module.__dict__[_PART] = part
+    for name, value in facts.items():
+        module.__dict__[f"{PREFIX}{name}"] = value
+    module.__dict__["forward"] = Bound(function, module)
+
+
+def restore(module: nn.Module) -> None:
+    if type(module.__dict__.get("forward")) is Bound:
+        del module.__dict__["forward"]
+    for name in [name for name in module.__dict__ if name.startswith(PREFIX)]:
+        del module.__dict__[name]
+
+
+def count(owner: Any) -> None:
+    """Counts an answered call; one that is only being tried has no part."""
+    part = owner.__dict__.get(_PART)
+    if part is not None:
+        part["calls"] += 1
+
+
+def of_rows(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """The forward of a module that takes tensors: `compute`, or the module's own code where that returns None, and for traces,
+    gradients, autocast and tensors that are no plain ones.
+    """
+
+    @functools.wraps(compute)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled() and not torch.compiler.is_compiling() and args:
+            rows = args[0]
+            if type(rows) is torch.Tensor and (rows.is_cpu or rows.is_cuda) and not _is_autocast(rows):
+                result = compute(self, *args, **kwargs)
+                if result is not None:
+                    count(self)
+                    return result
+        return type(self).forward(self, *args, **kwargs)
+
+    return forward
+
+
+def _is_autocast(rows: torch.Tensor) -> bool:
+    return torch.is_autocast_enabled(rows.device.type)
+
+
+def first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def why_not_called(module: nn.Module) -> str | None:
+    """None, or why a call of a module is more than its class's forward."""
+    if any(module.__dict__.get(name) for name in _HOOKS):
+        return "has forward or backward hooks"
+    if "forward" in module.__dict__:
+        return "its forward was replaced by something else"
+    return "is parametrised" if getattr(module, "parametrizations", None) else None
+
+
+def why_not_plain(module: nn.Module) -> str | None:
+    """None, or why a module cannot be replaced whatever it computes."""
+    reason = why_not_called(module)
+    if reason is not None:
+        return reason
+    for name, parameter in module.named_parameters():
+        if type(parameter) is not nn.Parameter:
+            return f"{name} is a {type(parameter).__name__}, not a plain parameter"
+        if parameter.is_meta:
+            return f"{name} has no data yet (meta device)"
+        if parameter.dtype not in _TOLERANCE:
+            return f"{name} is {parameter.dtype}: no floating point kernel takes it"
+    return None
+
+
+def agrees(actual: Any, expected: Any) -> bool:
+    """Whether two results, tensors or tuples of them, are the same within the dtype's rounding."""
+    if isinstance(expected, tuple):
+        return isinstance(actual, tuple) and len(actual) == len(expected) and all(map(agrees, actual, expected))
+    if not isinstance(expected, torch.Tensor) or not isinstance(actual, torch.Tensor):
+        return expected is None and actual is None
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return False
+    norm = torch.linalg.vector_norm
+    error = norm(actual.double() - expected.double())
+    return bool(error <= _TOLERANCE[expected.dtype] * norm(expected.double()))
+
+
+def normal(*shape: int, like: Any = None, seed: int = 7) -> torch.Tensor:
+    """The same numbers each time, in the dtype and on the device of a parameter."""
+    rows = torch.randn(shape, generator=torch.Generator("cpu").manual_seed(seed), dtype=torch.float32, device="cpu")
+    return rows if like is None else rows.to(like.device, like.dtype)

@@ -1,0 +1,32 @@
+"""`lz.kernelize` and `lz.unkernelize`: the library that a model is of decides which integration serves it."""
+
+from typing import Any
+
+
+def _is_of_diffusers(model: Any) -> bool:
+    return any(kind.__module__.partition(".")[0] == "diffusers" for kind in type(model).__mro__)
+
+
+def _integration(model: Any) -> Any:
+    if _is_of_diffusers(model):
+        from layerzero.integrations import diffusers
+
+        return diffusers
+    from layerzero.integrations import transformers
+
+    return transformers
+
+
+def kernelize(model: Any, *args: Any, **options: Any) -> Any:
+    """Runs what LayerZero computes of a model through LayerZero, from here on; returns a report. Twice changes nothing more.
+
+    A model of Transformers or any torch.nn.Module: `layerzero.integrations.transformers.kernelize`, with its options (weights, activations,
+    accuracy_ids, max_perplexity_ratio, release_originals, quiet). A model or a pipeline of diffusers:
+    `layerzero.integrations.diffusers.kernelize` (quiet), its text encoders as Transformers' models. Raises WrongTypeError for anything else.
+    """
+    return _integration(model).kernelize(model, *args, **options)
+
+
+def unkernelize(model: Any) -> bool:
+    """Puts everything back as it was before `kernelize`; returns whether there was something to undo."""
+    return bool(_integration(model).unkernelize(model))

@@ -1,0 +1,76 @@
+"""Pipelines of diffusers and Transformers that are kernelized when they are built: the policy's `pipelines`, LAYERZERO_PIPELINES=1."""
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from layerzero.host.import_hook import after_import
+from layerzero.integrations.kernelizing import kernelize
+
+_OWN = "_layerzero_own"  # of a method that replaces another
+_on = False
+
+
+def _models_of_diffusers(_: Any, given: dict[str, Any]) -> list[Any]:
+    return [part[1] if isinstance(part, tuple) else part for part in given.values()]
+
+
+def _model_of_transformers(pipeline: Any, _: dict[str, Any]) -> list[Any]:
+    return [getattr(pipeline, "model", None)]
+
+
+# Module, class and method that knows the models of a new pipeline; which they are.
+_BUILDERS: tuple[tuple[str, str, str, Callable[[Any, dict[str, Any]], list[Any]]], ...] = (
+    ("diffusers.pipelines.pipeline_utils", "DiffusionPipeline", "register_modules", _models_of_diffusers),
+    ("transformers.pipelines.base", "Pipeline", "__init__", _model_of_transformers),
+)
+_waiting: set[str] = set()  # modules whose import is awaited
+
+
+def serve_pipelines(on: bool = True) -> None:
+    """Kernelizes the models of each pipeline that is built from here on; False: of none any more. Pipelines that exist stay as they are.
+
+    Nothing is imported for it: a library that the process has not imported yet is changed right after its import. A model that cannot be
+    kernelized stays as it is, with a warning.
+    """
+    global _on
+    _on = on
+    for name, kind, method, models_of in _BUILDERS:
+        module = sys.modules.get(name)
+        if module is not None:
+            _change(module, kind, method, models_of)
+        elif on and name not in _waiting:
+            _waiting.add(name)
+            after_import(name, functools.partial(_change, kind=kind, method=method, models_of=models_of))
+
+
+def _change(module: ModuleType, kind: str, method: str, models_of: Callable[[Any, dict[str, Any]], list[Any]]) -> None:
+    _waiting.discard(module.__name__)
+    built = getattr(module, kind)
+    now = getattr(built, method)
+    own = getattr(now, _OWN, now)
+    if not _on:
+        setattr(built, method, own)
+        return
+
+    @functools.wraps(own)
+    def build(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = own(self, *args, **kwargs)
+        for model in models_of(self, kwargs):
+            _kernelize(model)
+        return result
+
+    setattr(build, _OWN, own)
+    setattr(built, method, build)
+
+
+def _kernelize(model: Any) -> None:
+    if not hasattr(model, "named_modules"):  # a tokenizer, a scheduler
+        return
+    try:
+        kernelize(model, quiet=True)
+    except Exception as error:  # of code that nobody knows: the pipeline has to be built
+        warnings.warn(f"layerzero: {type(model).__name__} of a pipeline stays as it is: {error}", stacklevel=4)
