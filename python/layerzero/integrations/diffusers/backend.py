@@ -19,7 +19,7 @@ _names = attention_dispatch.AttentionBackendName
 def _new_member() -> Any:
     """A name as those of diffusers are, which its dispatcher takes, but which is none of its list yet."""
     member = str.__new__(_names, NAME)
-    member._name_, member._value_ = NAME.upper(), NAME  # type: ignore[misc]
+    member._name_, member._value_ = NAME.upper(), NAME
     return member
 
 
@@ -72,18 +72,17 @@ def layerzero_attention(
         attn_mask = attn_mask[:, None, None]
     elif attn_mask is not None and attn_mask.dim() == 3 and attn_mask.shape[0] == query.shape[0]:
         attn_mask = attn_mask[:, None]
-    given = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if return_lse:
         mask, causal = _mask_of(attn_mask, is_causal, query.shape[1], key.shape[1], query.device)
         options: dict[str, Any] = {"causal": causal, "scale": scale, "attn_mask": mask, "dropout_p": dropout_p}
         out, lse = _attention(query, key, value, layout="BSHD", return_lse=True, **options)
         return out, lse.transpose(1, 2)
-    if _is_served(*given[:5], is_causal, enable_gqa, 2):
+    if _is_served(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa, 2):
         return _attend(query, key, value, attn_mask, is_causal, scale, "BSHD")
-    heads_first = (rows.transpose(1, 2) for rows in (query, key, value))
-    return functional.scaled_dot_product_attention(
-        *heads_first, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-    ).transpose(1, 2)
+    heads_first = [rows.transpose(1, 2) for rows in (query, key, value)]
+    further: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
+    own: Any = functional.scaled_dot_product_attention
+    return own(*heads_first, attn_mask, dropout_p, is_causal, **further).transpose(1, 2)
 
 
 def scaled_dot_product_attention(

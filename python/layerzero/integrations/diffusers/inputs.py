@@ -16,9 +16,9 @@ def _tables(head: int, rows: int, like: torch.Tensor) -> tuple[torch.Tensor, tor
     return angles.cos(), angles.sin()
 
 
-def rotates(attention: nn.Module) -> bool:
+def rotates(attention: Any) -> bool:
     """Whether a module may be given tables of a rotation."""
-    call = type(attention.processor).__call__  # type: ignore[union-attr, operator]
+    call = type(attention.processor).__call__
     return any("rotary" in name or name == "freqs_cis" for name in inspect.signature(call).parameters)
 
 
@@ -65,8 +65,8 @@ def _turned(attention: nn.Module, given: dict[str, Any], like: torch.Tensor) -> 
     return [given, *(given | {"image_rotary_emb": _tables(head, length, like)} for length in lengths)]
 
 
-def _parameters(attention: nn.Module) -> Any:
-    return inspect.signature(type(attention.processor).__call__).parameters  # type: ignore[union-attr, operator]
+def _parameters(attention: Any) -> Any:
+    return inspect.signature(type(attention.processor).__call__).parameters
 
 
 def _result(attention: Any, given: dict[str, Any]) -> Any:

@@ -99,7 +99,7 @@ def served(base: type) -> tuple[Any, str | None]:
 
 def processor_of(processor: Any) -> tuple[Any, str | None]:
     """(the class that runs in place of a processor's own, None) or (None, why its own stays)."""
-    kind = type(processor)
+    kind: Any = type(processor)
     later = _LATER.get(kind.__name__)
     if later is not None and kind is getattr(attention_processor, kind.__name__, None):
         kind = getattr(attention_processor, later)
@@ -162,7 +162,9 @@ def rotates_alike(own: Any) -> bool:
     if not {"x", "freqs_cis", "use_real", "use_real_unbind_dim"} <= set(names):
         return False
     axes: list[dict[str, Any]] = [{"sequence_dim": 1}, {"sequence_dim": 2}] if "sequence_dim" in names else [{}]
-    tries = [((table[0], table[1]), {"use_real_unbind_dim": dim} | axis) for dim in (-1, -2) for axis in axes]
+    tries: list[tuple[Any, dict[str, Any]]] = [
+        ((table[0], table[1]), {"use_real_unbind_dim": dim} | axis) for dim in (-1, -2) for axis in axes
+    ]
     waves = torch.complex(table[..., :4], table[..., 4:])
     tries += [(freqs, {"use_real": False}) for freqs in (waves, waves[0])]
     for x in (rows, rows.bfloat16()):
