@@ -1,40 +1,45 @@
 """Planted kernels that fail in every way, under load: only right results or typed errors may come out.
 
 python bench/health.py --calls 1000000 --threads 16 > bench/results/health-<machine>.json
-python bench/health.py --calls 20000 --control unchecked     (and leak: a planted fault that this script has to find)
+python bench/health.py --calls 40000 --control     (every planted fault that this script has to find; --control leak: one)
 
-Kernels of `norm.rms` that raise, refuse, return NaN, return another call's output, are wrong once in 1,000 calls, run out of memory
-and write half of their output before they raise are called by all threads at once, next to right ones; one that writes an
-input and raises; and in processes of their own one that dies of SIGSEGV, one that hangs until a limit, and one that loses
-its CUDA context (emulated by CUDA's message). The JSON has the counts, the breaker states and the memory over time; exit
-code 1 if a result was wrong, an error had no type, a process hung, memory grew, or a breaker or the quarantine is not as
-specified. With --control results are not compared, or a kernel keeps memory: then exit code 0 says that it was found.
+Each kernel of PLANTED serves the calls of one number of rows, so that each of them runs whatever becomes of the others: kernels of
+`norm.rms` that raise, refuse, return NaN, return their input, are wrong once in 1,000 calls, run out of memory, write half of
+their output before they raise, or always fail. All threads call all classes at once. Then: one kernel that writes an input
+and raises; a library in a worker that is killed by -9 every second; and in processes of their own one that dies of SIGSEGV, one that
+hangs until it is killed, and one that loses its CUDA context (emulated by CUDA's message). The JSON has the counts, the breaker states
+and the memory over time; exit code 1 if a result was wrong, an error had no type, a process hung, memory grew, a planted kernel
+was never at fault, or a breaker or the quarantine is not as specified. With --control results are not compared
+(unchecked), a kernel keeps memory (leak) or no planted kernel is ever selected (unreached): then exit code 0 says that each was found.
 """
 
 import argparse
+import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import layerzero as lz
 import torch
+from layerzero.isolation import client
 
-X = torch.arange(32, dtype=torch.float32).view(4, 8)
 W = torch.full((8,), 2.0)
-RIGHT = torch.nn.functional.rms_norm(X, (8,), W, 1e-6)
-OTHER = torch.nn.functional.rms_norm(X + 1, (8,), W, 1e-6)
 
 CHILD = """
 import os, signal, sys, time, torch, layerzero as lz
 fault = sys.argv[1]
 @lz.register_kernel("norm.rms", "planted.child", supported_dtypes=["float32"], priority=100)
 def kernel(input, weight, eps, weight_offset=None):
+    print("begun", flush=True)
     if fault == "segfault":
         os.kill(os.getpid(), signal.SIGSEGV)
     if fault == "hang":
@@ -63,38 +68,48 @@ def half(input: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     raise RuntimeError("planted: after half of the output")
 
 
-def fault(error: BaseException) -> Any:
+def fails(error: type[BaseException]) -> Any:
     def kernel(input: Any, weight: Any, eps: float) -> Any:
-        raise error
+        raise error("planted")  # a new one each time: one that is raised again keeps the frames of all times before
 
     return kernel
 
 
 # name -> (period of the calls that are at fault, what it does then)
-PLANTED = {
-    "planted.raises": (50, fault(RuntimeError("planted"))),
-    "planted.refuses": (20, fault(lz.KernelRefusedError("planted"))),
+PLANTED: dict[str, tuple[int, Any]] = {
+    "planted.raises": (50, fails(RuntimeError)),
+    "planted.refuses": (20, fails(lz.KernelRefusedError)),
     "planted.half": (80, half),
-    "planted.memory": (100, fault(MemoryError("planted"))),
-    "other.liar": (1000, lambda *_: OTHER.clone()),
-    "other.nan": (1500, lambda *_: torch.full_like(X, float("nan"))),
-    "other.output": (2000, lambda input, *_: input.clone()),
+    "planted.memory": (100, fails(MemoryError)),
+    "planted.broken": (1, fails(RuntimeError)),
+    "other.liar": (1000, lambda input, weight, eps: right(input + 1, weight, eps)),
+    "other.nan": (700, lambda input, *_: torch.full_like(input, float("nan"))),
+    "other.output": (500, lambda input, *_: input.clone()),
 }
+LIARS = {name for name in PLANTED if name.startswith("other.")}
+INPUTS = [torch.arange(8.0 * rows).view(rows, 8) for rows in range(1, len(PLANTED) + 1)]
+RIGHT = [right(x, W, 1e-6) for x in INPUTS]
 
 
-def plant() -> None:
-    def sometimes(period: int, wrong: Any) -> Any:
-        calls = [0]
+class Planted:
+    """A kernel that is at fault once in a period, and counts its runs."""
 
-        def kernel(input: Any, weight: Any, eps: float, weight_offset: Any = None) -> Any:
-            calls[0] += 1
-            return wrong(input, weight, eps) if calls[0] % period == 0 else right(input, weight, eps)
+    def __init__(self, name: str, rows: int, priority: int) -> None:
+        self.period, self.wrong = PLANTED[name]
+        self.numbers, self.runs = itertools.count(1), 0
+        take = lz.register_kernel(
+            "norm.rms",
+            name,
+            supported_dtypes=["float32"],
+            priority=priority,
+            accepts=["weight"],
+            constraints=[{"field": "rows", "relation": "==", "operand": rows}],
+        )
+        take(self.kernel)
 
-        return kernel
-
-    for rank, (name, (period, wrong)) in enumerate(PLANTED.items()):
-        take = lz.register_kernel("norm.rms", name, supported_dtypes=["float32"], priority=100 - rank)
-        take(sometimes(period, wrong))
+    def kernel(self, input: Any, weight: Any, eps: float) -> Any:
+        self.runs = next(self.numbers)
+        return self.wrong(input, weight, eps) if self.runs % self.period == 0 else right(input, weight, eps)
 
 
 def writes_an_input() -> dict[str, Any]:
@@ -115,15 +130,21 @@ def writes_an_input() -> dict[str, Any]:
         lz.unregister_kernel("kv.append_paged", "planted.write")
 
 
-def child(kind: str, folder: str, limit: float) -> tuple[int | None, str]:
+def child(kind: str, folder: str, limit: float) -> dict[str, Any]:
+    """Runs CHILD; one that still runs `limit` seconds after its kernel has begun is killed, which is an exit code of None."""
+    command = [sys.executable, "-c", CHILD, kind]
     env = os.environ | {"LAYERZERO_CACHE_DIR": folder}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", CHILD, kind], env=env, capture_output=True, text=True, timeout=limit
-        )
-        return done.returncode, done.stdout.strip()
-    except subprocess.TimeoutExpired:
-        return None, ""
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout
+        first = process.stdout.readline().strip()  # of a kernel that has begun, or of the end
+        try:
+            rest, _ = process.communicate(timeout=limit if first == "begun" else 600)
+            code: int | None = process.returncode
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code, rest = None, process.communicate()[0]
+    lines = [line for line in [first, *rest.splitlines()] if line != "begun"]
+    return {"begun": first == "begun", "exit_code": code, "output": "\n".join(lines)}
 
 
 def processes(limit: float) -> dict[str, Any]:
@@ -131,16 +152,52 @@ def processes(limit: float) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for kind in ("segfault", "hang", "sticky"):
         with tempfile.TemporaryDirectory() as folder:
-            first, second = child(kind, folder, limit), child("none", folder, 10 * limit)
-        found[kind] = {
-            "first": {"exit_code": first[0], "output": first[1]},
-            "next": {"exit_code": second[0], "output": second[1]},
-            "ok": second[0] == 0 and "['right']" in second[1] and "planted.child" not in second[1],
-        }
+            first, second = child(kind, folder, limit if kind == "hang" else 600), child("none", folder, 600)
+        answered = second["exit_code"] == 0 and "['right']" in second["output"] and not second["begun"]
+        found[kind] = {"first": first, "next": second, "ok": first["begun"] and answered}
     found["segfault"]["ok"] &= found["segfault"]["first"]["exit_code"] == -11
     found["hang"]["ok"] &= found["hang"]["first"]["exit_code"] is None
-    found["sticky"]["ok"] &= "['ContextLostError'] None restart" in found["sticky"]["first"]["output"]
+    sticky = found["sticky"]["first"]
+    # The next process has a context of its own, in which the kernel may run again.
+    found["sticky"]["ok"] = sticky["begun"] and "['ContextLostError'] None restart" in sticky["output"]
     return found
+
+
+def workers(seconds: float, threads: int) -> dict[str, Any]:
+    """Kernels of torch in a worker that is killed every second."""
+    name, adapter = "torch", "layerzero.backends.torch.adapters:rms_norm"
+    lz.configure(backend_isolation={name: "subprocess"}, isolation={"start_timeout_s": 300})
+    if error := client.prove(name, "subprocess", (adapter,), ""):
+        return {"error": error, "ok": False}
+    kernel, x, kills = client.proxy(name, "subprocess", adapter, "torch.rms_norm"), INPUTS[3], 0
+    counts: Counter[str] = Counter()
+    end = time.monotonic() + seconds
+
+    def work() -> None:
+        while time.monotonic() < end:
+            try:
+                counts["right" if torch.allclose(kernel(x, W, 1e-6), RIGHT[3]) else "wrong"] += 1
+            except lz.KernelRefusedError:  # the worker is starting
+                counts["refused"] += 1
+                time.sleep(0.01)
+            except Exception as error:
+                counts[type(error).__name__] += 1
+
+    running = [threading.Thread(target=work, daemon=True) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    while time.monotonic() < end:
+        time.sleep(1)
+        if pid := client.states()[name].get("pid"):
+            os.kill(pid, signal.SIGKILL)
+            kills += 1
+    for thread in running:
+        thread.join(300)
+    lz.configure(backend_isolation="in_process")
+    hung = sum(thread.is_alive() for thread in running)
+    typed = set(counts) <= {"right", "refused", "WorkerError"}
+    ok = bool(kills and counts["right"] and counts["WorkerError"] and typed and not hung)
+    return {"seconds": seconds, "threads": threads, "kills": kills, "results": dict(counts), "hung": hung, "ok": ok}
 
 
 def resident() -> float:
@@ -156,45 +213,94 @@ def leaks(kept: list[Any]) -> Any:
     return kernel
 
 
+def quarantined() -> set[str]:
+    return {row["kernel"] for row in lz.health().to_dict()["quarantine"]}
+
+
 def load(calls: int, threads: int, seconds: float, control: str) -> dict[str, Any]:
-    counts: dict[str, int] = {"right": 0, "wrong": 0}
+    """All threads call all classes. Returns the counts, the memory and what was learned of the kernels."""
+    counts: Counter[str] = Counter(right=0, wrong=0)
     guard, memory, began = threading.Lock(), [], time.monotonic()
     if control == "leak":
         PLANTED["planted.raises"] = (2, leaks([]))
-    plant()
+    priority = -100 if control == "unreached" else 100
+    known, lied = quarantined(), set[str]()
+    planted = {name: Planted(name, rows, priority) for rows, name in enumerate(PLANTED, 1)}
 
-    def work() -> None:
-        mine = {"right": 0, "wrong": 0}
+    def work(first: int) -> None:
+        mine: Counter[str] = Counter()
         with lz.shadow(rate=0.0 if control == "unchecked" else 1.0):
-            for _ in range(calls // threads):
+            for number in range(first, first + calls // threads):
+                at = number % len(INPUTS)
                 try:
-                    mine["right" if torch.allclose(lz.rms_norm(X, W), RIGHT) else "wrong"] += 1
+                    mine["right" if torch.allclose(lz.rms_norm(INPUTS[at], W), RIGHT[at]) else "wrong"] += 1
                 except Exception as error:
-                    mine[type(error).__name__] = mine.get(type(error).__name__, 0) + 1
+                    mine[type(error).__name__] += 1
         with guard:
-            for key, count in mine.items():
-                counts[key] = counts.get(key, 0) + count
+            counts.update(mine)
 
-    workers = [threading.Thread(target=work, daemon=True) for _ in range(threads)]
-    for worker in workers:
-        worker.start()
-    while any(worker.is_alive() for worker in workers) and time.monotonic() - began < seconds:
+    running = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(threads)]
+    for thread in running:
+        thread.start()
+    while any(thread.is_alive() for thread in running) and time.monotonic() - began < seconds:
         time.sleep(0.2)
         memory.append(round(resident(), 2))
         if len(memory) % 10 == 0:
             # What was learned is forgotten now and then, so that wrong results are made and found again.
+            lied |= quarantined() - known
             lz.reset_health("other.*")
-    hung = sum(worker.is_alive() for worker in workers)
+    lied |= quarantined() - known
     settled = memory[len(memory) // 4 :] or memory
     return {
         "calls": calls,
         "threads": threads,
         "seconds": round(time.monotonic() - began, 2),
-        "results": counts,
-        "hung": hung,
+        "results": dict(counts),
+        "hung": sum(thread.is_alive() for thread in running),
+        "planted": {name: {"runs": p.runs, "at_fault": p.runs // p.period} for name, p in planted.items()},
+        "quarantined": sorted(lied),
         "memory_mib": {"first": memory[0], "settled": settled[0], "last": memory[-1], "most": max(memory)},
         "memory_growth_mib": round(settled[-1] - settled[0], 2),
     }
+
+
+def states(run: dict[str, Any], breakers: list[dict[str, Any]]) -> dict[str, bool]:
+    """What has to be known of each planted kernel after the load."""
+    of = {b["kernel_id"]: b for b in breakers}
+    outcomes = {name: set(of[name]["outcomes"]) - {"done"} if name in of else set() for name in PLANTED}
+    broken = run["planted"]["planted.broken"]
+    return {
+        "every planted kernel was at fault": all(p["at_fault"] > 0 for p in run["planted"].values()),
+        "failures are counted": outcomes["planted.raises"] == outcomes["planted.half"] == {"failed_before_write"},
+        "refusals and short memory are counted, and open no breaker": outcomes["planted.refuses"] == {"refused"}
+        and outcomes["planted.memory"] == {"out_of_memory"}
+        and all(of[name]["state"] == "closed" for name in ("planted.refuses", "planted.memory")),
+        "the breaker of a kernel that always fails is open, and it is tried seldom": outcomes["planted.broken"]
+        == {"failed_before_write"}
+        and of["planted.broken"]["state"] != "closed"
+        and broken["runs"] < run["calls"] / len(PLANTED) / 10,
+        "the kernels that lied, and no others, were in quarantine": set(run["quarantined"]) == LIARS,
+    }
+
+
+def controls(options: argparse.Namespace) -> int:
+    """Plants each fault of this script in a process of its own. Returns 0 if all were found."""
+    found = {}
+    for control in CONTROLS:
+        arguments = ["--calls", str(options.calls), "--threads", str(options.threads), "--control", control]
+        done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True)
+        found[control] = json.loads(done.stdout) if done.stdout else {"found": False, "error": done.stderr[-2000:]}
+    print(json.dumps({"controls": found, "ok": all(run["found"] for run in found.values())}, indent=1))
+    return 0 if all(run["found"] for run in found.values()) else 1
+
+
+# What is planted into this script -> what it has to find then.
+CONTROLS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "unchecked": lambda run: run["results"]["wrong"] > 0,
+    "leak": lambda run: run["memory_growth_mib"] >= GROWTH_MIB,
+    "unreached": lambda run: not run["states_as_specified"]["every planted kernel was at fault"],
+}
+GROWTH_MIB = 16
 
 
 def main() -> int:
@@ -202,45 +308,38 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=1_000_000)
     parser.add_argument("--threads", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=1800, help="after that a thread that still runs has hung")
-    parser.add_argument("--limit", type=float, default=20, help="seconds for a process whose kernel hangs")
-    parser.add_argument("--control", choices=("", "unchecked", "leak"), default="", help="a fault that has to be found")
+    parser.add_argument("--limit", type=float, default=20, help="seconds that a kernel hangs before it is killed")
+    parser.add_argument("--control", choices=("all", *CONTROLS), nargs="?", const="all", default="")
     options = parser.parse_args()
+    if options.control == "all":
+        return controls(options)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        known = lz.health().to_dict()["quarantine"]
         lz.configure(cache_dir=folder, health={"failures": 3, "retry_s": 0.05, "error_budget": 10**9})
         run = load(options.calls, options.threads, options.seconds, options.control)
         health = lz.health().to_dict()
+        run["breakers"] = [
+            {key: b[key] for key in ("kernel_id", "state", "outcomes", "failures_in_a_row")} for b in health["breakers"]
+        ]
+        run["shadow"] = health["shadow"]
+        run["states_as_specified"] = states(run, run["breakers"])
+        if options.control:
+            run |= {"control": options.control, "found": CONTROLS[options.control](run)}
+            print(json.dumps(run, indent=1))
+            return 0 if run["found"] else 1
         run["write"] = writes_an_input()
-    run["control"] = options.control
-    if options.control:
-        run["found"] = run["results"]["wrong"] > 0 if options.control == "unchecked" else run["memory_growth_mib"] >= 16
-        print(json.dumps(run, indent=1))
-        return 0 if run["found"] else 1
+        run["workers"] = workers(20, 4)
     run["processes"] = processes(options.limit)
-    run["breakers"] = [
-        {key: b[key] for key in ("kernel_id", "state", "outcomes", "failures_in_a_row")} for b in health["breakers"]
-    ]
-    run["shadow"] = health["shadow"]
     typed = {name for name in run["results"] if isinstance(getattr(lz, name, None), type)}
-    untyped = set(run["results"]) - typed - {"right", "wrong"}
-    run["untyped_errors"] = sorted(untyped)
-    failing = {b["kernel_id"] for b in run["breakers"] if b["outcomes"].get("failed_before_write")}
-    lying = {row["kernel"] for row in health["quarantine"]}
-    run["states_as_specified"] = {
-        "failures are counted": failing <= {"planted.raises", "planted.half"},
-        "refusals and short memory open no breaker": not any(
-            b["state"] != "closed" for b in run["breakers"] if b["kernel_id"] in ("planted.refuses", "planted.memory")
-        ),
-        "only kernels that lied are in quarantine": lying
-        <= {"other.liar", "other.nan", "other.output"} | {row["kernel"] for row in known},
-    }
+    run["untyped_errors"] = sorted(set(run["results"]) - typed - {"right", "wrong"})
     run["ok"] = (
         run["results"]["wrong"] == 0
-        and not untyped
+        and sum(run["results"].values()) == options.calls // options.threads * options.threads
+        and not run["untyped_errors"]
         and run["hung"] == 0
-        and run["memory_growth_mib"] < 16
+        and run["memory_growth_mib"] < GROWTH_MIB
         and run["write"]["ok"]
+        and run["workers"]["ok"]
         and all(run["states_as_specified"].values())
         and all(p["ok"] for p in run["processes"].values())
     )
