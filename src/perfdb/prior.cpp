@@ -12,6 +12,7 @@ namespace lz::perfdb {
 namespace {
 
 constexpr double kSimilarDevice = 0.5;       // confidence: other cores of a CPU, another GPU of the same generation
+constexpr size_t kLeastShared = 3;           // times that two devices have in common, for a factor between them
 constexpr double kSimilarEnvironment = 0.5;  // the device was hot, throttled or at work for others
 constexpr double kNear = 2, kFar = 4;        // sums of |log2| over the axes
 constexpr double kLeastNoise = 0.03;
@@ -75,6 +76,70 @@ std::string KernelKey(std::string_view id, std::string_view version) {
   return std::string(id) + " " + std::string(version);
 }
 
+// What a record is about, on whatever device.
+std::string CallOf(const Record& record) {
+  Record r = record;
+  r.device_id.clear();
+  r.sm_version = 0;
+  return IdentityOf(r) + r.kernel_version;
+}
+
+using Records = std::span<const std::vector<Record>>;
+
+// Of each similar device, how long the same kernels take on this one for the same calls, relative to there: the median
+// over what was measured on both. A device that has fewer than kLeastShared times in common with this one has no
+// factor.
+std::map<std::string, double> FactorsOf(Records groups, auto&& is_own, auto&& is_similar) {
+  std::map<std::string, std::vector<double>> ratios;
+  for (const std::vector<Record>& group : groups) {
+    for (const Record& r : group) {
+      if (is_similar(r)) ratios[r.device_id];
+    }
+  }
+  std::map<std::string, double> own, factors;
+  if (ratios.empty()) return factors;
+  for (const std::vector<Record>& group : groups) {
+    for (const Record& r : group) {
+      if (is_own(r)) own.emplace(CallOf(r), r.median_us);
+    }
+  }
+  for (const std::vector<Record>& group : groups) {
+    for (const Record& r : group) {
+      if (!is_similar(r) || own.empty()) continue;
+      if (const auto at = own.find(CallOf(r)); at != own.end()) ratios[r.device_id].push_back(at->second / r.median_us);
+    }
+  }
+  for (auto& [device, of] : ratios) {
+    if (of.size() < kLeastShared) continue;
+    std::ranges::nth_element(of, of.begin() + ptrdiff_t(of.size() / 2));
+    factors[device] = of[of.size() / 2];
+  }
+  return factors;
+}
+
+// The similar device whose records an operation gets, by operation: one alone, since times of two devices are not
+// compared. One with a factor comes first, then the one with the most records.
+std::map<std::string, std::string> SimilarOf(const std::vector<Record>& group,
+                                             const std::map<std::string, double>& factors, auto&& is_similar) {
+  std::map<std::string, std::map<std::string, size_t>> counts;
+  for (const Record& r : group) {
+    if (is_similar(r)) ++counts[r.operation][r.device_id];
+  }
+  std::map<std::string, std::string> chosen;
+  for (const auto& [operation, of] : counts) {
+    const auto rank = [&](const auto& one) { return std::pair(factors.contains(one.first), one.second); };
+    chosen[operation] = std::ranges::max_element(of, {}, rank)->first;
+  }
+  return chosen;
+}
+
+// The record as it would be here.
+Record Scaled(Record r, double factor) {
+  r.median_us *= factor;
+  if (r.variance_us) *r.variance_us *= factor * factor;
+  return r;
+}
+
 // "2.13" of "2.13.1+cpu"; the whole text if it is not a release.
 std::string_view ReleaseOf(std::string_view version) {
   const std::string_view numbers = version.substr(0, version.find('+'));
@@ -104,23 +169,33 @@ bool IsSameVersion(std::string_view a, std::string_view b) {
 Prior::Prior(const Registry& registry, std::span<const std::vector<Record>> groups, std::string_view device_id,
              int64_t sm)
     : has_graphs_(sm > 0) {
+  const auto is_usable = [&](const Record& r) {
+    return r.valid && (has_graphs_ || r.execution == "eager") && r.protocol == kProtocol && !r.is_causal &&
+           !r.quant_format;
+  };
+  const auto is_own = [&](const Record& r) { return r.device_id == device_id && is_usable(r); };
+  const auto is_similar = [&](const Record& r) {
+    if (r.device_id == device_id || !is_usable(r)) return false;
+    return sm ? IsSameGeneration(r.sm_version, sm) : DeviceType(r.device_id) == DeviceType(device_id);
+  };
   std::set<std::string> taken;
-  const auto take = [&](const std::vector<Record>& records, double confidence, auto&& is_of) {
+  const auto take = [&](const std::vector<Record>& records, double confidence, auto&& is_of, auto&& factor_of) {
     std::set<std::string> here;
     for (const Record& r : records) {
-      const bool usable = r.valid && (has_graphs_ || r.execution == "eager") && r.protocol == kProtocol &&
-                          !r.is_causal && !r.quant_format;
-      if (!usable || !is_of(r) || taken.contains(r.operation)) continue;
-      Take(registry, r, IsUnusualEnvironment(r) ? confidence * kSimilarEnvironment : confidence);
+      if (!is_of(r) || taken.contains(r.operation)) continue;
+      Take(registry, Scaled(r, factor_of(r)), IsUnusualEnvironment(r) ? confidence * kSimilarEnvironment : confidence);
       here.insert(r.operation);
     }
     taken.merge(here);
   };
+  const std::map<std::string, double> factors = FactorsOf(groups, is_own, is_similar);
   for (const std::vector<Record>& records : groups) {
-    take(records, 1, [&](const Record& r) { return r.device_id == device_id; });
-    take(records, kSimilarDevice, [&](const Record& r) {
-      if (r.device_id == device_id) return false;
-      return sm ? IsSameGeneration(r.sm_version, sm) : DeviceType(r.device_id) == DeviceType(device_id);
+    take(records, 1, is_own, [](const Record&) { return 1.0; });
+    const std::map<std::string, std::string> similar = SimilarOf(records, factors, is_similar);
+    const auto is_chosen = [&](const Record& r) { return is_similar(r) && similar.at(r.operation) == r.device_id; };
+    take(records, kSimilarDevice, is_chosen, [&](const Record& r) {
+      const auto at = factors.find(r.device_id);
+      return at == factors.end() ? 1.0 : at->second;
     });
   }
   for (auto& [op, axes] : axes_) {

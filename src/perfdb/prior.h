@@ -59,7 +59,7 @@ class Prior {
   // Uses the valid records that were measured on devices of this type; the others are for the database. `sm`: the
   // compute capability of a GPU (90), 0 for a CPU, which has no graphs. The first group that has an operation is the
   // only one used for it: the user's records come before those of the library; and within a group those of this device
-  // before those of similar ones.
+  // before those of one similar device, whose times are multiplied by what the same calls take here, relative to there.
   Prior(const Registry& registry, std::span<const std::vector<Record>> groups, std::string_view device_id,
         int64_t sm = 0);
 

@@ -316,6 +316,47 @@ TEST_F(PriorTest, OnlyThisDeviceAndThisVersionCount) {
   EXPECT_EQ(prior.Find(kernel, DType::kF32, axes, {})->confidence, 0.5);
 }
 
+constexpr const char* kFourCores = "AMD EPYC, AVX-512, L1d 48 KiB, 4 cores";
+constexpr const char* kEightCores = "AMD EPYC, AVX-512, L1d 48 KiB, 8 cores";
+
+Record On(const char* device, Record r, const char* operation = "norm.rms", const char* kernel = "hwy.norm.rms") {
+  r.device_id = device;
+  r.operation = operation;
+  r.kernel_id = kernel;
+  return r;
+}
+
+TEST_F(PriorTest, TimesOfASimilarDeviceAreMultipliedByWhatTheSameCallsTakeHere) {
+  std::vector<Record> rows = {On(kFourCores, RowOf(1, 64, 3)), On(kFourCores, RowOf(64, 64, 30))};
+  for (const int64_t rows_of_both : {1, 2, 4}) {  // another operation, three times as long here
+    rows.push_back(On(kHere, RowOf(rows_of_both, 64, 12.0 * double(rows_of_both)), "norm.layer", "hwy.norm.layer"));
+    rows.push_back(On(kFourCores, RowOf(rows_of_both, 64, 4.0 * double(rows_of_both)), "norm.layer", "hwy.norm.layer"));
+  }
+  const Prior prior = Make({rows});
+  EXPECT_DOUBLE_EQ(At(prior, 1, 64), 9);
+  EXPECT_DOUBLE_EQ(At(prior, 64, 64), 90);
+  const int64_t axes[] = {1, 64};
+  EXPECT_EQ(prior.Find(kernel, DType::kF32, axes, {})->confidence, 0.5);
+  rows.pop_back();
+  EXPECT_DOUBLE_EQ(At(Make({rows}), 1, 64), 3) << "two times in common make no factor";
+}
+
+TEST_F(PriorTest, TimesOfTwoSimilarDevicesAreNotCompared) {
+  // The same call on two devices, by one kernel each: the slower device's kernel would lose for its device's sake.
+  std::vector<Record> rows = {On(kFourCores, RowOf(1, 64, 3)), On(kFourCores, RowOf(8, 64, 5)),
+                              On(kEightCores, RowOf(1, 64, 1), "norm.rms", "x86.norm.rms"),
+                              On(kEightCores, RowOf(64, 64, 2))};
+  for (int order = 0; order < 2; ++order) {
+    const Prior prior = Make({rows});
+    EXPECT_EQ(prior.num_records(), 2u);
+    ASSERT_FALSE(prior.MeasuredCalls().empty());
+    for (const auto& call : prior.MeasuredCalls()) EXPECT_EQ(call.us.size(), 1u);
+    std::ranges::reverse(rows);
+  }
+  rows.push_back(On(kFourCores, RowOf(64, 64, 7)));
+  EXPECT_DOUBLE_EQ(At(Make({rows}), 64, 64), 7) << "the device with the most records";
+}
+
 TEST_F(PriorTest, TheFirstGroupThatHasAnOperationHasItAlone) {
   const Prior prior = Make({{RowOf(1, 64, 1)}, {RowOf(1, 64, 5), RowOf(1, 4096, 5)}});
   EXPECT_EQ(At(prior, 1, 64), 1);
