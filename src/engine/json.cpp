@@ -264,6 +264,12 @@ Json WantedJson(const SelectionReport& report) {
   return {{"kernel_id", report.wanted->id}, {"kind", report.wanted_kind}};
 }
 
+// The kind of calls that the chosen kernel was compiled for; null for one that is not compiled while the process runs.
+Json KindJson(const Request& r, const SelectionReport& report, const KernelEntry& kernel, const Device& device) {
+  if (kernel.jit.when != Jit::kFirstCall) return nullptr;
+  return JitKindOf(r, kernel, {device.facts, report.policy_facts});
+}
+
 Json FactsJson(const Request& r) {
   Json facts = Json::object();
   const Operation& op = *r.op;
@@ -336,6 +342,7 @@ std::string Engine::SelectionText(const Request& request, const SelectionReport&
                  {"uses_fallback", report.plan->uses_fallback()},
                  {"fallback", report.plan->fallback ? Json(report.plan->fallback->id) : Json(nullptr)},
                  {"transforms", TransformsJson(request, report.plan->transforms)},
+                 {"jit_kind", KindJson(request, report, *winner->kernel, selector_.context().device(report.device))},
                  {"transform_cost_total", TransformCost(report.plan->transforms, request)},
                  {"workspace_bytes", native ? lz::WorkspaceBytes(*report.plan, request) : 0}};
   } else {

@@ -3,6 +3,7 @@
 
 #include <cctype>
 #include <map>
+#include <set>
 
 #include "engine/engine.h"
 #include "perfdb/device_id.h"
@@ -198,6 +199,11 @@ std::string Engine::TableState() {
   state["entries"] = table->file().view().num_entries();
   state["bytes"] = table->file().bytes().size();
   state["model_id"] = Member(about, "model_id");
+  std::set<std::string> artifacts;  // keys of compiled code; a file need not be as solve wrote it
+  for (const Json& plan : Member(about, "plans")) {
+    for (const Json& key : Member(plan, "jit_artifacts")) artifacts.insert(TextOf(key));
+  }
+  state["jit_artifacts"] = artifacts;
   for (size_t use = 1; use < size_t(TableUse::kCount); ++use) {
     state["selections"][std::string(kTableUseNames[use])] = table->count(TableUse(use));
   }

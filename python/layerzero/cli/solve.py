@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from layerzero.cli._bench import sizes_by_name
 from layerzero.cli._call import Device, check_device
 from layerzero.cli._output import Json, Quiet, note, print_json
 from layerzero.errors import InvalidRequestError
@@ -18,6 +19,7 @@ def command(
     ] = None,
     operations: Annotated[Path | None, typer.Option(help="a file of such calls, one per line")] = None,
     model: Annotated[Path | None, typer.Option(help="the folder of a model")] = None,
+    workload: Annotated[Path | None, typer.Option(help="calls that `layerzero record` wrote, with their sizes")] = None,
     bucket: Annotated[list[str] | None, typer.Option(help="NAME=SIZE,SIZE...; default: the usual ones")] = None,
     output: Annotated[Path | None, typer.Option(help="write the table: in binary form, or as JSON for *.json")] = None,
     lock: Annotated[Path | None, typer.Option(help="write a lock, such as layerzero.lock")] = None,
@@ -30,14 +32,22 @@ def command(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Makes the dispatch table of a model or of calls: the kernel for each bucket of sizes, for `table:` in layerzero.yaml.
+    """Makes the dispatch table of a model, of calls or of a recorded workload, for `table:` in layerzero.yaml.
+
+    It has the kernel for each bucket of sizes, or for each class of calls that was recorded.
 
     With --check nothing is written: exit code 1 if a choice or a version is not that of the lock.
     """
     check_device(device)
-    sources = sum(given is not None and given != [] for given in (operation, operations, model, check))
+    sources = sum(given is not None and given != [] for given in (operation, operations, model, workload, check))
     if sources != 1:
-        raise InvalidRequestError("solve", HOW, f"{sources} of --operation, --operations, --model and --check")
+        raise InvalidRequestError(
+            "solve", HOW, f"{sources} of --operation, --operations, --model, --workload and --check"
+        )
+    if workload is not None and bucket:
+        raise InvalidRequestError(
+            "--bucket", "none with --workload: sizes are those that were recorded", repr(bucket[0])
+        )
     progress = note(quiet)
     if check is not None:
         raise typer.Exit(_check(check, device, progress, json))
@@ -47,12 +57,15 @@ def command(
     what: Any = operation
     if operations is not None:
         what = _lines(operations)
-    made_of = {"model": str(model)} if model is not None else {"operations": what}
+    made_of = {"operations": what}
+    for name, path in (("model", model), ("workload", workload)):
+        if path is not None:
+            made_of, what = {name: str(path)}, model_at(path) if name == "model" else path
     table = solve(
-        model_at(model) if model is not None else what,
-        _buckets(bucket),
+        what,
+        sizes_by_name(bucket, "--bucket"),
         device=device,
-        model_id=model.name if model is not None else None,
+        model_id=model.name if model is not None else workload.name if workload is not None else None,
         numerics=numerics,
         tp_invariant=tp_invariant,
         capturing=capturing,
@@ -74,19 +87,6 @@ def _lines(path: Path) -> list[str]:
         return [line.strip() for line in path.read_text().splitlines() if line.strip() and line.strip()[0] != "#"]
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError("--operations", "a readable file of calls", f"{path} ({error})") from error
-
-
-def _buckets(given: list[str] | None) -> dict[str, list[int]] | None:
-    found = {}
-    for text in given or ():
-        name, equals, values = text.partition("=")
-        try:
-            found[name] = [int(value) for value in values.split(",")]
-        except ValueError:
-            equals = ""
-        if not equals:
-            raise InvalidRequestError("--bucket", "NAME=SIZE,SIZE, for example seq_len=128,512", repr(text))
-    return found or None
 
 
 def _check(path: Path, device: str | None, progress: Any, json: bool) -> int:

@@ -60,7 +60,7 @@ def readiness_check(model: Any = None, *, require_warmup: bool = False) -> Readi
     model: only its calls of the shape manifest count; by default those of all models. require_warmup: a process that has not
     called `lz.warmup` is not ready, whatever is on the disk.
 
-    The checks: policy, backends (they load, with one CUDA version), descriptors, table (a dispatch table), jit (every call of
+    The checks: policy, backends (they load, with one CUDA version), descriptors, table (a dispatch table is current, its compiled kernels on disk), jit (every call of
     the manifest has its kernel compiled, JIT_CACHE_INCOMPLETE), warmup, graphs, memory, health, telemetry.
     """
     begin = time.perf_counter()
@@ -145,7 +145,21 @@ def _descriptors() -> Outcome:
 
 
 def _table() -> Outcome:
-    return _skipped("no dispatch table is loaded: calls are selected for when they come")
+    """A table that was wanted is in force, and what its kernels need compiled is there."""
+    from layerzero.tables import table_state
+
+    found = table_state()
+    if found["problem"] is not None:
+        return "fail", "TABLE_REFUSED", found["problem"], 'make it again: `layerzero solve`, or `table: ""`'
+    if found["path"] is None:
+        return _skipped("no dispatch table is loaded: calls are selected for when they come")
+    missing = [key for key in found["jit_artifacts"] if store.failure_of(key) is None and store.read(key) is None]
+    if missing:
+        detail = (
+            f"{len(missing)} of {len(found['jit_artifacts'])} compiled kernels of {found['path']} are not on the disk"
+        )
+        return "fail", "JIT_CACHE_INCOMPLETE", detail, "run `lz.warmup` with the calls of the table before traffic"
+    return _passed(f"{found['path']}: {found['entries']} entries")
 
 
 def _manifest(model: Any) -> list[manifest.Recorded]:

@@ -19,7 +19,7 @@ _MARKS = ("numerics", "tp_invariant", "tp_sizes", "capturing", "plan_mode", "sha
 def lock_of(table: DispatchTable, made_of: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Returns the lock of a table: one choice for each call at the end of each bucket, in alphabetical order.
 
-    made_of: {"operations": [text]} or {"model": path}, from which `layerzero solve --check` makes the table again.
+    made_of: {"operations": [text]}, {"model": path} or {"workload": path}, from which `layerzero solve --check` makes the table again.
     """
     document = table.document
     return {
@@ -76,8 +76,12 @@ def solve_again(lock: Mapping[str, Any], name: str, **options: Any) -> DispatchT
         source: Any = what["operations"]
     elif "model" in what:
         source = model_at(what["model"])
+    elif "workload" in what:
+        source = Path(what["workload"])
     else:
-        raise ConfigError(f"{name}: made_of", "operations or a model", "neither", "make it with `layerzero solve`")
+        raise ConfigError(
+            f"{name}: made_of", "operations, a model or a workload", "none of them", "make it with `layerzero solve`"
+        )
     marks: dict[str, Any] = {key: lock.get(key) for key in ("numerics", "shape_buckets")}
     marks |= {key: bool(lock.get(key)) for key in ("tp_invariant", "capturing", "plan_mode")}
     return solve(source, model_id=lock.get("model_id"), tp_sizes=lock.get("tp_sizes") or (), **marks, **options)

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from layerzero.errors import InvalidRequestError, NoKernelFoundError, failures_o
 from layerzero.host.policy import scope
 from layerzero.inspection import kernel_rows
 from layerzero.tables import DispatchTable, engine
-from layerzero.tables.calls import Call, calls_of, steps_of
+from layerzero.tables.calls import Call, calls_of, recorded_calls, steps_of
 
 Buckets = Mapping[str, Sequence[int]]
 DEFAULT_BUCKETS: Buckets = {"seq_len": (128, 512, 2048, 8192, 32768), "batch": (1, 4, 16, 64, 256)}
@@ -43,8 +44,9 @@ def solve(
 ) -> DispatchTable:
     """Returns the table of a model or of calls: the kernel that selection would choose, for buckets of sizes.
 
-    what: a model of Transformers, the plan that lz.compile or lz.dry_run returned, or calls as text, one per line, with
-    names of buckets as sizes: "attention --query bf16[batch,seq_len,32,128] --key ... --causal true".
+    what: a model of Transformers, the plan that lz.compile or lz.dry_run returned, calls as text, one per line, with
+    names of buckets as sizes: "attention --query bf16[batch,seq_len,32,128] --key ... --causal true"; or a workload that was
+    recorded (`lz.record`), or the path of its file ("workload.json"): each of its classes of calls has an entry.
     shape_buckets: ascending sizes by name; default: those names that `what` uses of
     seq_len 128, 512, 2048, 8192, 32768 and batch 1, 4, 16, 64, 256.
     numerics: the only numerics class that kernels may have, "default" for those that declare none. tp_invariant: only
@@ -53,10 +55,14 @@ def solve(
     capturing: decisions for calls inside a CUDA graph capture. plan_mode: joins neighboring operations by cost; default: the
     policy's. expected_calls: what packing weights once is spread over.
 
+    Kernels that were compiled while the process ran are named by their artifacts (`jit_artifacts`), so that
+    `lz.readiness_check` of another process sees what it lacks.
+
     InvalidRequestError: a name without buckets, sizes that do not ascend; NoKernelFoundError: no kernel may run a call.
     """
     backends.ensure_registered()
-    chains, own_id = _chains(what, shape_buckets)
+    chains, own_id = _chains(what, shape_buckets, device)
+    device = device or chains[0][0].device
     buckets = _checked(shape_buckets, {name for chain in chains for call in chain for name in call.names})
     restrict: dict[str, Any] = {"tp": {"require_tp_invariant": True}} if tp_invariant else {}
     restrict |= {"forbid_numerics": _others(numerics)} if numerics is not None else {}
@@ -71,13 +77,15 @@ def solve(
         for chain in chains:
             for call in chain:
                 progress(call.text)
-                for bucket, entry in _entries(call, buckets, device, capturing, choices):
+                for bucket, entry, artifact in _entries(call, buckets, device, capturing, choices):
                     same = json.dumps([entry["op"], entry["when"]], sort_keys=True)
                     if same in seen:
                         continue
                     seen.add(same)
                     plan = plans.setdefault(json.dumps(bucket), {"bucket": bucket, "ops": [], "jit_artifacts": []})
                     plan["ops"].append(entry)
+                    if artifact is not None and artifact not in plan["jit_artifacts"]:
+                        plan["jit_artifacts"].append(artifact)
                     if len(seen) > MOST_ENTRIES:
                         raise InvalidRequestError("shape_buckets", f"at most {MOST_ENTRIES} entries", "more")
             if joins:
@@ -115,8 +123,14 @@ def _no_table() -> Iterator[None]:
         engine("ignore", on=False)
 
 
-def _chains(what: Any, shape_buckets: Buckets | None) -> tuple[list[list[Call]], str]:
+def _chains(what: Any, shape_buckets: Buckets | None, device: str | None) -> tuple[list[list[Call]], str]:
     """Returns lists of calls that follow each other, and a name."""
+    from layerzero.tuning import workload
+
+    if isinstance(what, os.PathLike) or (isinstance(what, str) and what.endswith(".json") and " --" not in what):
+        what = workload.read(what)
+    if isinstance(what, workload.Workload):
+        return [[call] for call in recorded_calls(what, device)], "workload"
     if isinstance(what, str) or (isinstance(what, Iterable) and not hasattr(what, "parameters")):
         return [calls_of(what)], "operations"
     plan, name = what, "model"
@@ -157,8 +171,8 @@ def _entries(
     device: str | None,
     capturing: bool,
     choices: dict[str, dict[str, Any]],
-) -> Iterator[tuple[Bucket, dict[str, Any]]]:
-    """Yields every entry of a call with its bucket; adds to `choices` those at the ends of buckets, by their class."""
+) -> Iterator[tuple[Bucket, dict[str, Any], str | None]]:
+    """Yields every entry of a call with its bucket and the key of its compiled code, if it has any; adds to `choices` those at the ends of buckets, by their class."""
     names = [name for name in buckets if name in call.names]
     explained: dict[tuple[int, ...], dict[str, Any]] = {}
 
@@ -179,7 +193,20 @@ def _entries(
             if at == bucket:
                 choice = _choice(call, ask(at), entry)
                 choices[choice["class"]] = choice
-            yield bucket, entry
+            yield bucket, entry, _artifact(ask(at))
+
+
+def _artifact(report: dict[str, Any]) -> str | None:
+    """Returns the key of the chosen kernel's compiled code (layerzero.jit.store); None where no file has it: the kernel is
+    not compiled while the process runs, or its library keeps the code in a folder of the user."""
+    kind = report["plan"]["jit_kind"]
+    if kind is None:
+        return None
+    from layerzero.jit import library, store
+
+    device = {"device": report["device"]["name"]}
+    key = library.key_of(report["kernel_id"], report["operation"], tuple(kind), device)
+    return key if store.read(key) is not None else None
 
 
 def _before(values: Sequence[int], size: int) -> int:
