@@ -50,8 +50,16 @@ def test_each_recorded_class_of_calls_has_an_entry(recorded, tmp_path):
     assert report.kernel_id == next(e["kernel_id"] for e in table.entries() if e["op"] == "norm.rms")
 
 
-def test_calls_of_a_workload_are_not_neighbors(recorded):
-    assert lz.solve(recorded, plan_mode=True).document["joint"] == []
+def test_calls_of_a_workload_are_not_neighbors(tmp_path):
+    def parts(what):
+        return {len(one["parts"]) for one in lz.solve(what, plan_mode=True).document["joint"]}
+
+    with lz.record(tmp_path / "served.json") as recording:
+        lz.rms_norm(lz.elementwise(WIDE, WIDE), WEIGHT)
+    assert len(recording.workload.calls) == 2
+    assert 2 not in parts(recording.workload)
+    in_order = "elementwise --input f32[6,40] --other f32[6,40]\nrms_norm --input f32[6,40] --weight f32[40]"
+    assert 2 in parts(in_order)
 
 
 def test_a_call_inside_of_a_graph_is_asked_about_as_one():
@@ -61,7 +69,7 @@ def test_a_call_inside_of_a_graph_is_asked_about_as_one():
 
 
 def test_the_command_makes_a_table_and_a_lock_that_is_checked(recorded, tmp_path, capfd):
-    table, lock = tmp_path / "served.json", tmp_path / "layerzero.lock"
+    table, lock = tmp_path / "table.json", tmp_path / "layerzero.lock"
     call = ["solve", "--workload", str(recorded), "--output", str(table), "--lock", str(lock)]
     assert cli.run([*call, "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["entries"] == 2
