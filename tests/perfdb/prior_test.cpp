@@ -319,7 +319,7 @@ TEST_F(PriorTest, OnlyThisDeviceAndThisVersionCount) {
 constexpr const char* kFourCores = "AMD EPYC, AVX-512, L1d 48 KiB, 4 cores";
 constexpr const char* kEightCores = "AMD EPYC, AVX-512, L1d 48 KiB, 8 cores";
 
-Record On(const char* device, Record r, const char* operation = "norm.rms", const char* kernel = "hwy.norm.rms") {
+Record On(std::string_view device, Record r, const char* operation = "norm.rms", const char* kernel = "hwy.norm.rms") {
   r.device_id = device;
   r.operation = operation;
   r.kernel_id = kernel;
