@@ -1,6 +1,7 @@
 // Kernels that are compiled at their first call of a kind, for the host that compiles them.
 #include "engine/engine.h"
 #include "engine/json_parts.h"
+#include "pipeline/filter.h"
 #include "registry/classifier.h"
 
 namespace lz {
@@ -31,6 +32,16 @@ Json TensorJson(const Request& r, size_t input) {
 std::string DeviceName(const lz_device& device) { return IsCpu(device) ? "cpu" : "cuda:" + std::to_string(device.id); }
 
 }  // namespace
+
+Json WantedJson(const SelectionReport& report) {
+  if (!report.wanted) return nullptr;
+  return {{"kernel_id", report.wanted->id}, {"kind", report.wanted_kind}};
+}
+
+Json KindJson(const Request& r, const SelectionReport& report, const KernelEntry& kernel, const Device& device) {
+  if (kernel.jit.when != Jit::kFirstCall) return nullptr;
+  return JitKindOf(r, kernel, {device.facts, report.policy_facts});
+}
 
 Status Engine::SetJit(std::string_view operation, std::string_view kernel, const JitKind& kind, bool ready) {
   const KernelEntry* const entry = selector_.registry().FindKernel(operation, kernel);

@@ -258,18 +258,6 @@ Json DeviceJson(const Device& d, const std::string& capabilities) {
           {"facts", facts}};
 }
 
-// The kernel that the call would have got if it were compiled for its kind of calls.
-Json WantedJson(const SelectionReport& report) {
-  if (!report.wanted) return nullptr;
-  return {{"kernel_id", report.wanted->id}, {"kind", report.wanted_kind}};
-}
-
-// The kind of calls that the chosen kernel was compiled for; null for one that is not compiled while the process runs.
-Json KindJson(const Request& r, const SelectionReport& report, const KernelEntry& kernel, const Device& device) {
-  if (kernel.jit.when != Jit::kFirstCall) return nullptr;
-  return JitKindOf(r, kernel, {device.facts, report.policy_facts});
-}
-
 Json FactsJson(const Request& r) {
   Json facts = Json::object();
   const Operation& op = *r.op;

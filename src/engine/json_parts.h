@@ -11,6 +11,10 @@
 
 namespace lz {
 
+struct KernelEntry;
+struct Request;
+struct SelectionReport;
+
 using Json = nlohmann::ordered_json;
 
 inline std::string Dump(const Json& j) { return j.dump(-1, ' ', false, Json::error_handler_t::replace); }
@@ -33,5 +37,10 @@ std::string CapabilitiesHashOf(const std::string& kernels, const Device& device)
 
 // The kind of work that an operation does, by the first name of its id: "tensor", "sampling", ...
 std::string_view OpKind(std::string_view id);
+
+// The kernel that the call would have got if it were compiled for its kind of calls; null: the one that it got.
+Json WantedJson(const SelectionReport& report);
+// The kind of calls that the chosen kernel was compiled for; null for one that is not compiled while the process runs.
+Json KindJson(const Request& r, const SelectionReport& report, const KernelEntry& kernel, const Device& device);
 
 }  // namespace lz

@@ -87,8 +87,7 @@ std::string CallOf(const Record& record) {
 using Records = std::span<const std::vector<Record>>;
 
 // Of each similar device, how long the same kernels take on this one for the same calls, relative to there: the median
-// over what was measured on both. A device that has fewer than kLeastShared times in common with this one has no
-// factor.
+// over what was measured on both. A device with fewer than kLeastShared times in common with this one has no factor.
 std::map<std::string, double> FactorsOf(Records groups, auto&& is_own, auto&& is_similar) {
   std::map<std::string, std::vector<double>> ratios;
   for (const std::vector<Record>& group : groups) {
