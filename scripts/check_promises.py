@@ -29,6 +29,7 @@ READ_AS = {
     "version": (KEYS, '"version", "1", 1, 1'),  # the only value
     "locks": ("src/policy/store.cpp", "LocksFor("),
     "plan_mode": ("python/layerzero/tables/solve.py", 'policy["plan_mode"]'),
+    "pipelines": ("python/layerzero/host/pipelines.py", 'keys["pipelines"]'),
     "rules": ("src/policy/store.cpp", "policy.rules"),
     "devices.sm_to_generation": ("src/engine/engine.cpp", "policy.sm_to_generation"),
     "graph.warmup_iterations": ("python/layerzero/graphs.py", 'keys["graph.warmup_iterations"]'),

@@ -39,6 +39,7 @@ constexpr auto kVariables = std::to_array<Variable>({
     {"LAYERZERO_METRICS_FILE", VariableKind::kPath, "metrics.file"},
     {"LAYERZERO_TRACE", VariableKind::kFlag, "trace.opentelemetry"},
     {"LAYERZERO_NVTX", VariableKind::kFlag, "trace.nvtx"},
+    {"LAYERZERO_PIPELINES", VariableKind::kFlag, "pipelines"},
     {"LAYERZERO_CACHE_DIR", VariableKind::kPath, "cache_dir"},
     {"LAYERZERO_CONFIG", VariableKind::kConfigFile, ""},
     {"LAYERZERO_LIBRARIES", VariableKind::kLibraries, ""},

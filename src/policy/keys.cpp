@@ -58,6 +58,8 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
          kProcessWide),
     Bool("hold_numerics", "false", "a kernel that replaces a failed one must have its numerics class"),
     Bool("plan_mode", "false", "lz.solve joins neighboring operations where one kernel for both costs less"),
+    Bool("pipelines", "false", "new pipelines of diffusers and Transformers are kernelized (lz.kernelize)",
+         kProcessWide),
     Of(KeyType::kOptionalPath, "table", "\"\"",
        "dispatch table that `layerzero solve` wrote: its kernels are chosen before scoring", kProcessWide),
     Int("memory_headroom_mb", "1024", 0, 1e9, "memory that no workspace may take, MiB"),
@@ -204,7 +206,6 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
 
 // The plans of docs/roadmap.md: keys, and sections of which no key is read yet.
 constexpr auto kRoadmap = std::to_array<Text>({
-    "pipelines",
     "memory.probe_ttl_s",
     "memory.enable_defrag",
     "memory.aggressive_defrag",

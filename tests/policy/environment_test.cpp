@@ -90,7 +90,8 @@ TEST(PolicyEnvironment, MistakesNameTheVariable) {
       {"LAYERZERO_LOCK_", "a.b", "LAYERZERO_LOCK_<OPERATION>"},
       {"LAYERZERO_LOCK_NORM_RMS", "two words", "LAYERZERO_LOCK_NORM_RMS: wanted a kernel id, got 'two words'"},
       {"LAYERZERO_LOCK_NORM_RMS", "a.*", "wanted a kernel id"},
-      {"LAYERZERO_PIPELINES", "0", "not supported in this version, see docs/roadmap.md"},
+      {"LAYERZERO_PIPELINES", "2", "wanted 0 or 1, got '2'"},
+      {"LAYERZERO_SPECULATIVE", "0", "not supported in this version, see docs/roadmap.md"},
       {"LAYERZERO_CACHE_DIR", "\xff", "a path in UTF-8"},
   };
   for (const auto& [name, value, message] : mistakes) {
