@@ -183,13 +183,22 @@ def _sparse(weights: Node, ids: Node, logits: Node) -> Iterator[Routed]:
             yield Routed(Route("sparsemixer", False, jitter=bound / 2), logits)
 
 
+def _logits_like(value: torch.Tensor, seed: int) -> torch.Tensor:
+    """Made-up logits in float32 that are all different, and exact in the dtype of `value`."""
+    made = structure.normal(*value.shape, seed=seed) * 2
+    if value.dtype == torch.float32:
+        made.flatten(0, -2)[seed::_TRIALS] -= 30  # what is added to a sum of scores shows there
+        return made
+    number = value.shape[-1]
+    return (made.argsort(-1).argsort(-1) - number // 2) * (8 / (1 << (number - 1).bit_length()))
+
+
 def _agrees(found: Routed, ids: Node, weights: Node) -> bool:
     """Whether the graph and the operation choose the same experts of made-up logits, and weigh them alike."""
     number = found.logits.value.shape[-1]
     near = 1e-5 if weights.value.dtype == torch.float32 else 2 * torch.finfo(weights.value.dtype).eps
     for seed in range(_TRIALS):
-        made = structure.normal(*found.logits.value.shape, seed=seed) * 2
-        made.flatten(0, -2)[seed::_TRIALS] -= 30  # what is added to a sum of scores shows there
+        made = _logits_like(found.logits.value, seed)
         others = {id(found.logits): made.to(found.logits.value.device)}
         correction = None
         if found.correction is not None:
