@@ -83,15 +83,30 @@ def start(library: str, mode: str, settings: Isolation) -> Started:
         os.close(file)
 
 
-def _container(library: str, size: int, settings: Isolation) -> Started:
-    engine = next(filter(None, map(shutil.which, ENGINES)), None)
-    if engine is None:
+def _engine(library: str) -> str:
+    """Returns the path of docker or podman; if both are there, of the first that answers: a client may lack its service."""
+    found = list(filter(None, map(shutil.which, ENGINES)))
+    if not found:
         raise NotInstalledError(
             f"backend_isolation.{library}",
             "docker or podman on the PATH",
             "neither",
             "sudo apt-get install podman, or set backend_isolation to subprocess",
         )
+    return next(filter(_answers, found[:-1]), found[-1])
+
+
+def _answers(engine: str) -> bool:
+    quiet = subprocess.DEVNULL
+    try:
+        done = subprocess.run([engine, "info"], stdin=quiet, stdout=quiet, stderr=quiet, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _container(library: str, size: int, settings: Isolation) -> Started:
+    engine = _engine(library)
     wanted = settings.container_of(library)
     file, path = arena.make_named_file(size)
     folder, name = os.path.dirname(path), f"layerzero-{os.getpid()}-{next(_numbers)}"

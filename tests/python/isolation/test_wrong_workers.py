@@ -5,12 +5,15 @@ import contextlib
 import json
 import mmap
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tarfile
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -224,6 +227,70 @@ def test_a_container_serves_the_same_calls(library, podman):
     run = next(line for line in podman.read_text().splitlines() if line.startswith("['run'"))
     for option in ("--memory=1g", "--ipc=host", "--device=nvidia.com/gpu=all", "image:1"):
         assert repr(option) in run
+
+
+def test_a_docker_without_its_service_is_passed_over(library, podman):
+    name = library(SOURCE)
+    docker = Path(os.environ["PATH"]) / "docker"
+    docker.write_text("#!/bin/sh\nexit 1\n")
+    docker.chmod(0o755)
+    assert process._engine(name).endswith("podman")
+    docker.write_text("#!/bin/sh\nexit 0\n")
+    assert process._engine(name).endswith("docker")
+
+
+CONTAINERS_CONF = """
+[engine]
+runtime = "runc"
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=10000:10000"]
+netns = "none"
+"""
+
+
+@pytest.fixture
+def image(tmp_path, monkeypatch):
+    """An image of empty folders for podman, over which the test puts this system's."""
+    engine = shutil.which("podman")
+    if engine is None:
+        pytest.skip("podman is not installed")
+    (tmp_path / "containers.conf").write_text(CONTAINERS_CONF if shutil.which("runc") else "")
+    monkeypatch.setenv("CONTAINERS_CONF", str(tmp_path / "containers.conf"))
+    (tmp_path / "image" / "tmp").mkdir(parents=True)
+    with tarfile.open(tmp_path / "image.tar", "w") as tar:
+        tar.add(tmp_path / "image", ".")
+    name, text = "layerzero-test:1", {"capture_output": True, "text": True, "timeout": 60}
+    folders = [f"--volume={d}:{d}:ro" for d in ("/usr", "/lib", "/lib64", "/bin") if os.path.exists(d)]
+    made = subprocess.run([engine, "import", str(tmp_path / "image.tar"), name], **text)
+    ran = subprocess.run([engine, "run", "--rm", *folders, name, "/bin/true"], **text)
+    if made.returncode or ran.returncode:
+        pytest.skip(f"podman cannot run a container here: {(made.stderr if made.returncode else ran.stderr)[-300:]}")
+    yield name, folders
+    subprocess.run([engine, "rmi", "--force", name], **text)
+
+
+@pytest.mark.full
+def test_a_real_container_serves_the_same_calls(library, image, tmp_path):
+    name = library(SOURCE.replace("return", "os._exit(9) if input[0, 0] == 77 else 0\n    return"))
+    roots = {os.path.realpath(p) for p in (*sys.path, sys.prefix, sys.base_prefix, *_sources()) if os.path.isdir(p)}
+    folders = [f"--volume={d}:{d}:ro" for d in sorted({*roots, *filter(os.path.isdir, sys.path), sys.prefix})]
+    python = [f"--env=PYTHONPATH={os.pathsep.join(sys.path)}", f"--env=PATH={os.path.dirname(sys.executable)}:/usr/bin"]
+    container = {"image": image[0], "arguments": [*image[1], *folders, *python, "--env=HOME=/tmp"]}
+    with isolated({}, start_timeout_s=300, arena_mb=16):
+        lz.configure(backend_isolation={name: "container"}, backend_containers={name: container})
+        torch.testing.assert_close(lz.rms_norm(X, W), wanted())
+        state = lz.doctor().libraries[name].worker
+        assert state.mode == "container" and state.pid and state.last_end is None
+        bad = X.clone()
+        bad[0, 0] = 77
+        with pytest.raises(lz.WorkerError, match="exit code 9"):
+            direct(name, "container")(bad, W, 1e-6)
+
+
+def _sources():
+    """Folders that the package's links lead to."""
+    package = Path(lz.__file__).parent
+    return {str(p.resolve().parent) for p in package.iterdir()}
 
 
 def test_without_docker_and_podman_the_error_says_what_to_do(library, monkeypatch, tmp_path):
