@@ -137,6 +137,8 @@ def _scored(weights: Node, pick: Node, topk: Node, logits: Node) -> tuple[str, N
     if before is not None and _picked(before[1], pick, topk) is logits:
         return before[0], logits, before[0] == "softmax"  # of the chosen logits: that of all, by their sum
     scores = _picked(weights, pick, topk)
+    while scores is not None and scores.op == "masked_fill":  # it hides experts of other groups
+        scores = rows_of(scores.args[0])
     after = None if scores is None else _scoring_of(scores)
     return (after[0], scores, False) if after is not None and scores is not None and after[1] is logits else None
 
