@@ -19,6 +19,7 @@ FOLDERS = {
     "models": None,
     "neighbours": VENV / "neighbours",
     "docs": VENV / "docs",
+    "diffusers": VENV / "diffusers",
     "transformers-5.17": VENV / "transformers-5.17",
     "transformers-5.23": VENV / "transformers-5.23",
 }
@@ -54,7 +55,7 @@ def test_what_tests_skip_without_is_pinned():
     distributions = importlib.metadata.packages_distributions()
     names = {package for _, package, _ in PINS}
     pinned = {module for module, of in distributions.items() if names & set(of)}
-    for beside in importlib.metadata.distributions(path=[str(FOLDERS["neighbours"])]):
+    for beside in importlib.metadata.distributions(path=[str(FOLDERS[name]) for name in ("neighbours", "diffusers")]):
         if beside.name in names:
             pinned |= {file.parts[0] for file in beside.files or ()}
     assert wanted - pinned - NEEDS_A_GPU - STANDARD == set()
