@@ -44,7 +44,7 @@ class WarmupReport(NamedTuple):
 
 
 def warmup(
-    target: Any,
+    operation: Any,
     shapes: Iterable[Any] | None = None,
     dtype: Any = None,
     *,
@@ -58,7 +58,7 @@ def warmup(
 ) -> WarmupReport:
     """Prepares calls, so that none of them imports, compiles or chooses anything while it serves; returns what it did.
 
-    target: an operation by name ("attention.causal") with `shapes` and `dtype`; a model with `inputs`, the keyword
+    operation: an operation by name ("attention.causal") with `shapes` and `dtype`; a model with `inputs`, the keyword
     arguments of one call or a list of these; "manifest", or a path of one, for the calls of the shape manifest; or calls, each
     {"operation", "tensors": {name: {"dtype", "shape"}}, "scalars", "device"} as in the manifest.
     shapes: for each call the shape of the operation's first tensor, or {axis: size} for operations that have more axes.
@@ -79,10 +79,14 @@ def warmup(
     until = None if budget_s is None else begin + budget_s
     report = progress or (lambda done, total, text: None)
     with warming_up(budget_s) as measured:
-        if callable(target) and not isinstance(target, str) and getattr(target, "__name__", "") not in contracts():
-            calls = _calls_of_model(target, inputs, record, references, until)
+        if (
+            callable(operation)
+            and not isinstance(operation, str)
+            and getattr(operation, "__name__", "") not in contracts()
+        ):
+            calls = _calls_of_model(operation, inputs, record, references, until)
         else:
-            calls = list(_calls(target, shapes, dtype, device, options))
+            calls = list(_calls(operation, shapes, dtype, device, options))
         done = _all_warmed(calls, references, until, report)
     if any(one.records for one in measured["tuned"]):
         again = _all_warmed(calls, references, until, report)  # other kernels may be chosen now
@@ -186,7 +190,7 @@ def _calls(
     elif isinstance(target, Iterable):
         yield from (_complete(call) for call in target)
     else:
-        raise WrongTypeError("target", "an operation, a model, a manifest or calls", type(target).__name__)
+        raise WrongTypeError("operation", "an operation, a model, a manifest or calls", type(target).__name__)
 
 
 def _complete(call: Any) -> Call:

@@ -29,7 +29,7 @@ MOST_ENTRIES = 200_000
 
 
 def solve(
-    what: Any,
+    model: Any,
     shape_buckets: Buckets | None = None,
     *,
     device: str | None = None,
@@ -44,10 +44,10 @@ def solve(
 ) -> DispatchTable:
     """Returns the table of a model or of calls: the kernel that selection would choose, for buckets of sizes.
 
-    what: a model of Transformers, the plan that lz.compile or lz.dry_run returned, calls as text, one per line, with
+    model: a model of Transformers, the plan that lz.compile or lz.dry_run returned, calls as text, one per line, with
     names of buckets as sizes: "attention --query bf16[batch,seq_len,32,128] --key ... --causal true"; or a workload that was
     recorded (`lz.record`), or the path of its file ("workload.json"): each of its classes of calls has an entry.
-    shape_buckets: ascending sizes by name; default: those names that `what` uses of
+    shape_buckets: ascending sizes by name; default: those names that `model` uses of
     seq_len 128, 512, 2048, 8192, 32768 and batch 1, 4, 16, 64, 256.
     numerics: the only numerics class that kernels may have, "default" for those that declare none. tp_invariant: only
     kernels whose results do not depend on the tensor-parallel size, which then may be one of `tp_sizes` (empty: any).
@@ -61,7 +61,7 @@ def solve(
     InvalidRequestError: a name without buckets, sizes that do not ascend; NoKernelFoundError: no kernel may run a call.
     """
     backends.ensure_registered()
-    chains, own_id = _chains(what, shape_buckets, device)
+    chains, own_id = _chains(model, shape_buckets, device)
     device = device or chains[0][0].device
     buckets = _checked(shape_buckets, {name for chain in chains for call in chain for name in call.names})
     restrict: dict[str, Any] = {"tp": {"require_tp_invariant": True}} if tp_invariant else {}

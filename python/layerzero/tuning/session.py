@@ -151,7 +151,7 @@ def entries_of(target: Any, args: tuple[Any, ...], call: dict[str, Any], device:
             raise InvalidRequestError("tune", "a function that calls operations", "one that called none", fix)
     else:
         raise WrongTypeError(
-            "target", "an operation, a workload or its file, a model or a function", type(target).__name__
+            "operation", "an operation, a workload or its file, a model or a function", type(target).__name__
         )
     return [e if e.drawn else replace(e, line=filled(e.line, e.axes), drawn=True) for e in found]
 
@@ -185,7 +185,7 @@ def _of_operation(operation: str, args: tuple[Any, ...], call: dict[str, Any], d
 
 
 def tune(
-    target: Any,
+    operation: Any,
     *args: Any,
     device: str | None = None,
     samples: int | None = None,
@@ -203,7 +203,7 @@ def tune(
 ) -> Record:
     """Measures every kernel of calls and writes the whole ranking to the performance database, which decides from then on.
 
-    `target`: an operation with tensors, shapes or nothing (the shipped cases); a workload, or the path of its file; a model or
+    `operation`: an operation with tensors, shapes or nothing (the shipped cases); a workload, or the path of its file; a model or
     a function, which is called once with the other arguments to see which operations it calls.
 
     lz.tune("rms_norm", input=x, weight=w)
@@ -236,7 +236,7 @@ def tune(
         ignore_environment=ignore_environment,
         on_step=on_step,
     )
-    entries = entries_of(target, args, call, device or _device_of(args, call))
+    entries = entries_of(operation, args, call, device or _device_of(args, call))
     devices = sorted({device or entry.device for entry in entries})
     if len(devices) != 1:
         raise InvalidRequestError("device", "calls of one device", ", ".join(devices) or "no calls", "pass device=")
