@@ -12,8 +12,14 @@ def _integration(model: Any) -> Any:
         from layerzero.integrations import diffusers
 
         return diffusers
-    from layerzero.integrations import transformers
+    try:
+        from layerzero.integrations import transformers
+    except ImportError as error:
+        from layerzero.host.optional import as_not_installed
 
+        if found := as_not_installed(error, "layerzero.kernelize"):
+            raise found from None
+        raise
     return transformers
 
 
