@@ -222,7 +222,7 @@ def test_entry_points(monkeypatch):
         EntryPoint("broken", "no_such_module_of_ours:register_backend", entry_points.GROUP),
         EntryPoint("wrong", "builtins:int", entry_points.GROUP),
     ]
-    monkeypatch.setattr(entry_points, "entry_points", lambda group: points)
+    monkeypatch.setattr(entry_points, "_points", lambda: points)
     assert list(entry_points.in_files()) == []
     for point, load in entry_points.in_code():
         backends._try(point.name, load)

@@ -9,19 +9,27 @@ the policy's `allow_sources` names neither the entry point nor the package, or t
 import functools
 import importlib.util
 from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from layerzero.backends import signatures
 from layerzero.backends.signatures import Outside
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint, EntryPoints
+
 GROUP = "layerzero.backends"
+
+
+def _points() -> "EntryPoints":
+    from importlib.metadata import entry_points  # which takes longer than the rest of this module
+
+    return entry_points(group=GROUP)
 
 
 def in_files() -> Iterator[tuple[str, Callable[[], Outside]]]:
     """Yields name and descriptor of each entry point that is a file."""
-    for point in entry_points(group=GROUP):
+    for point in _points():
         if point.attr.endswith(".json"):
             yield point.name, functools.partial(_read, point)
 
@@ -40,12 +48,12 @@ class CodePoint(NamedTuple):
 
 def in_code() -> Iterator[tuple[CodePoint, Callable[[], Outside | None]]]:
     """Yields each entry point that has to be called, and the call, which returns a descriptor or None."""
-    for point in entry_points(group=GROUP):
+    for point in _points():
         if not point.attr.endswith(".json"):
             yield CodePoint(point.name, point.module), functools.partial(signatures.call, point.name, point.load)
 
 
-def _read(point: EntryPoint) -> Outside:
+def _read(point: "EntryPoint") -> Outside:
     package, *folders = point.module.split(".")
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:

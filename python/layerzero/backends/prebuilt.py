@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import re
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +62,8 @@ def _package(one: dict[str, str]) -> dict[str, Any] | None:
     version = optional.version_of(one["distribution"])
     if version is None or importlib.util.find_spec(one["import"]) is None:
         return None
+    from importlib import metadata
+
     distribution = metadata.distribution(one["distribution"])
     record = distribution.read_text("RECORD") or version  # it has the hash of every file
     local = re.search(r"\+.*?cu(\d+)", version)

@@ -4,7 +4,6 @@ pyproject.toml's extras have the same ranges; tests/python/test_optional.py comp
 """
 
 import importlib.util
-from importlib import metadata
 from typing import Any, NamedTuple
 
 from layerzero.errors import NotInstalledError
@@ -81,6 +80,8 @@ def install_command(*names: str) -> str:
 
 def version_of(name: str) -> str | None:
     """Returns the installed version without importing the package, or None if it is not installed."""
+    from importlib import metadata  # `import layerzero` asks for no version
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

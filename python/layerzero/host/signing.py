@@ -9,8 +9,6 @@
 import contextlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +44,9 @@ def checked(path: str | os.PathLike[str], role: str) -> Iterator[Path]:
         yield Path(path)
         return
     content = read(path, role)
+    import shutil
+    import tempfile
+
     folder = Path(tempfile.mkdtemp(prefix="layerzero-"))
     try:
         copy = folder / Path(path).name

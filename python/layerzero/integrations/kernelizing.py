@@ -1,6 +1,10 @@
 """`lz.kernelize` and `lz.unkernelize`: the library that a model is of decides which integration serves it."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from layerzero.integrations.diffusers.report import KernelizeReport as OfDiffusers
+    from layerzero.integrations.transformers.counts import KernelizeReport
 
 
 def _is_of_diffusers(model: Any) -> bool:
@@ -23,14 +27,14 @@ def _integration(model: Any) -> Any:
     return transformers
 
 
-def kernelize(model: Any, *args: Any, **options: Any) -> Any:
+def kernelize(model: Any, weights: str | None = None, **options: Any) -> "KernelizeReport | OfDiffusers":
     """Runs what LayerZero computes of a model through LayerZero, from here on; returns a report. Twice changes nothing more.
 
     A model of Transformers or any torch.nn.Module: `layerzero.integrations.transformers.kernelize`, with its options (weights, activations,
     accuracy_ids, max_perplexity_ratio, release_originals, quiet). A model or a pipeline of diffusers:
     `layerzero.integrations.diffusers.kernelize` (quiet), its text encoders as Transformers' models. Raises WrongTypeError for anything else.
     """
-    return _integration(model).kernelize(model, *args, **options)
+    return _integration(model).kernelize(model, weights, **options)
 
 
 def unkernelize(model: Any) -> bool:
