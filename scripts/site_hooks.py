@@ -29,8 +29,15 @@ def public_names() -> list[str]:
     )
 
 
+def public_modules() -> list[str]:
+    """Returns the submodules that `layerzero` imports as names of its own."""
+    tree = ast.parse((ROOT / "python/layerzero/__init__.py").read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "layerzero"]
+    return sorted(alias.name for node in imports for alias in node.names if alias.asname == alias.name)
+
+
 def _reference() -> str:
-    """The page of functions, of classes, and of errors."""
+    """The page of functions, of classes, of errors, and of modules."""
     names = public_names()
     errors = [n for n in names if n.endswith(("Error", "Warning"))]
     classes = [n for n in names if n[0].isupper() and n not in errors]
@@ -38,7 +45,12 @@ def _reference() -> str:
     parts = [
         "# Python reference\n\nOperations are functions of `layerzero` too: each has [its own page](operations/README.md)."
     ]
-    for title, members in (("Functions", functions), ("Classes", classes), ("Errors", errors)):
+    for title, members in (
+        ("Functions", functions),
+        ("Classes", classes),
+        ("Errors", errors),
+        ("Modules", public_modules()),
+    ):
         parts.append(f"## {title}")
         parts += [f"::: layerzero.{name}" for name in members]
     return "\n\n".join(parts) + "\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import layerzero as lz
 
 PACKAGE = Path(lz.__file__).parent.parent  # not resolved: a staged package is made of links
-LIMIT_MS = 60 * 2  # the bar, relaxed for shared machines
+LIMIT_MS = 250  # the bar is 60 on a quiet machine; this one is passed only by an import of something heavy
 FOREIGN = (
     "torch",
     "numpy",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 GROUP = "layerzero.backends"
 
 
+@functools.cache  # every distribution's files are read for it
 def _points() -> "EntryPoints":
     from importlib.metadata import entry_points  # which takes longer than the rest of this module
 
