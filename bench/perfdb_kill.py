@@ -11,7 +11,6 @@ The journal is that of the SQLite that is found: LD_LIBRARY_PATH=<folder with an
 """
 
 import argparse
-import json
 import os
 import pathlib
 import random
@@ -21,45 +20,22 @@ import sys
 import tempfile
 import time
 
+from common import finish, record
 from layerzero import _layerzero, perf_records
 
 HALVES = ("a", "b")
 MOST_ROWS = 4000
 
 
-def record(writer: int, number: int, half: str) -> dict:
-    return {
-        "kernel_id": f"writer{writer}.{half}",
-        "operation": "norm.rms",
-        "device_id": "a CPU",
-        "sm_version": 0,
-        "dtype": "float32",
-        "head_dim": 0,
-        "seq_bucket": 0,
-        "batch_bucket": 0,
-        "axes": {"...": number},
-        "cache_state": "warm",
-        "execution": "eager",
-        "median_us": 1.0,
-        "p95_us": 2.0,
-        "samples": 9,
-        "protocol": 1,
-        "warmup_runs": 1,
-        "timer": "wall",
-        "interleaved": True,
-        "kernel_version": "1",
-        "layerzero_version": "1",
-        "build_id": "1",
-        "backend": "a",
-        "measured_at": "2026-01-31T12:00:00Z",
-    }
+def half_of(writer: int, number: int, half: str) -> dict:
+    return record(kernel_id=f"writer{writer}.{half}", axes={"...": number})
 
 
 def write_pairs(writer: int, database: pathlib.Path, notes: pathlib.Path) -> None:
     file = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     while True:
         number = time.monotonic_ns()
-        perf_records.write_database([record(writer, number, half) for half in HALVES], database)
+        perf_records.write_database([half_of(writer, number, half) for half in HALVES], database)
         os.write(file, f"{number}\n".encode())
 
 
@@ -145,11 +121,7 @@ def main() -> int:
     }
     if not bad:
         shutil.rmtree(folder)
-    text = json.dumps(result, indent=2)
-    print(text)
-    if given.json:
-        given.json.write_text(text + "\n")
-    return 1 if bad else 0
+    return finish(result, given.json)
 
 
 if __name__ == "__main__":

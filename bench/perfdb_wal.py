@@ -9,7 +9,6 @@ was damaged, or lost a row that was acknowledged.
 """
 
 import argparse
-import json
 import mmap
 import os
 import pathlib
@@ -23,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from common import finish
 from layerzero import perf_records
 from perfdb_kill import record
 
@@ -176,11 +176,7 @@ def main() -> int:
     }
     result["ok"] = result["database"]["problem"] is None
     shutil.rmtree(folder)
-    text = json.dumps(result, indent=2)
-    print(text)
-    if given.json:
-        given.json.write_text(text + "\n")
-    return 0 if result["ok"] else 1
+    return finish(result, given.json)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import layerzero as lz
 import torch
+from common import finish, record
 from layerzero import _layerzero
 from layerzero.tables import engine
 
@@ -51,30 +52,7 @@ def resident_kib() -> int:
 def kib_of_records(sets: int) -> int:
     """Returns how many KiB the process grew over this many replacements of its measured records, by two sets in turns; after
     a tenth of them, when memory is what it will be."""
-    row = {
-        "kernel_id": "hwy.norm.rms",
-        "operation": "norm.rms",
-        "device_id": _layerzero.device_id("cpu"),
-        "sm_version": 0,
-    }
-    row |= {"dtype": "bfloat16", "head_dim": 0, "seq_bucket": 0, "batch_bucket": 0, "axes": {"...": 4, "hidden": 576}}
-    row |= {
-        "median_us": 1.0,
-        "p95_us": 2.0,
-        "samples": 9,
-        "protocol": 1,
-        "warmup_runs": 1,
-        "timer": "wall",
-        "kernel_version": "1",
-    }
-    row |= {
-        "interleaved": True,
-        "layerzero_version": "1",
-        "build_id": "1",
-        "backend": "hwy",
-        "measured_at": "2026-01-31T12:00:00Z",
-    }
-    row |= {"cache_state": "warm", "execution": "eager"}
+    row = record(kernel_id="hwy.norm.rms", backend="hwy", device_id=_layerzero.device_id("cpu"), dtype="bfloat16")
     texts = []
     for widths in ((576, 1024), (640, 2048)):
         rows = [row | {"axes": {"...": 4 * n, "hidden": width}} for width in widths for n in range(1, 33)]
@@ -148,11 +126,7 @@ def main() -> int:
         lz.unload_table()
     report["ok"] = report["load_ms"]["least"] <= BAR_MS and used.table.use == "used"
     report["ok"] = report["ok"] and max(grown, grown_by_records) < MOST_KIB
-    text = json.dumps(report, indent=2)
-    print(text)
-    if given.output:
-        given.output.write_text(text + "\n")
-    return 0 if report["ok"] else 1
+    return finish(report, given.output)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ code 1: the tunings agree on less than 99 % of the calls, a twin was chosen, or 
 
 import argparse
 import collections
-import json
 import os
 import pathlib
 import sys
@@ -23,6 +22,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], os.environ
 import layerzero as lz  # noqa: E402
 import planted_kernels  # noqa: E402
 import torch  # noqa: E402
+from common import finish
 from layerzero import _layerzero  # noqa: E402
 from layerzero.bench.operations import all_cases  # noqa: E402
 from layerzero.bench.ranking import choice_of  # noqa: E402
@@ -120,11 +120,7 @@ def main() -> int:
         "seconds": round(time.monotonic() - start, 1),
     }
     result["ok"] = result["share"] >= BAR and result["twins"]["ok"] and warm_start["times_faster"] >= WARM_BAR
-    text = json.dumps(result, indent=2)
-    print(text)
-    if given.json:
-        given.json.write_text(text + "\n")
-    return 0 if result["ok"] else 1
+    return finish(result, given.json)
 
 
 if __name__ == "__main__":

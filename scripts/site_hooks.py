@@ -16,10 +16,16 @@ _LANGUAGES = {".json": "json", ".yaml": "yaml", ".py": "python", ".cpp": "cpp", 
 _MOST = 20_000  # characters of a file that is shown
 
 
+def _source() -> tuple[ast.Module, list[ast.ImportFrom]]:
+    """Returns the package's own source, and what it imports by `from`."""
+    tree = ast.parse((ROOT / "python/layerzero/__init__.py").read_text(encoding="utf-8"))
+    return tree, [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+
+
 def public_names() -> list[str]:
     """Returns the names of `layerzero` that are neither operations nor submodules, as its source imports them."""
-    tree = ast.parse((ROOT / "python/layerzero/__init__.py").read_text(encoding="utf-8"))
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module != "layerzero"]
+    tree, imports = _source()
+    imports = [node for node in imports if node.module != "layerzero"]
     names = {alias.asname or alias.name for node in imports for alias in node.names}
     names |= {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
     return sorted(
@@ -31,8 +37,7 @@ def public_names() -> list[str]:
 
 def public_modules() -> list[str]:
     """Returns the submodules that `layerzero` imports as names of its own."""
-    tree = ast.parse((ROOT / "python/layerzero/__init__.py").read_text(encoding="utf-8"))
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "layerzero"]
+    imports = [node for node in _source()[1] if node.module == "layerzero"]
     return sorted(alias.name for node in imports for alias in node.names if alias.asname == alias.name)
 
 

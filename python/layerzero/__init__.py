@@ -57,6 +57,7 @@ from layerzero.host import exports as _exports
 from layerzero.host import log as _log
 from layerzero.host import measuring as _measuring
 from layerzero.host import memory as _memory
+from layerzero.host import optional as _optional
 from layerzero.host import pipelines as _pipelines
 from layerzero.host.policy import policy_in_force, scope_of_context
 from layerzero.inspection import coverage, doctor, explain, list_kernels, prepare, run, validate, which
@@ -212,15 +213,9 @@ _LAZY = {
 def _lazy(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'layerzero' has no attribute {name!r}")
-    try:
+    with _optional.needed_for(f"layerzero.{name}"):
         module = importlib.import_module(_LAZY[name])
         value = module if _LAZY[name] == f"layerzero.{name}" else getattr(module, name)
-    except ImportError as error:
-        from layerzero.host.optional import as_not_installed
-
-        if found := as_not_installed(error, f"layerzero.{name}"):
-            raise found from None
-        raise
     globals()[name] = value
     return value
 

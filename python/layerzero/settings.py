@@ -29,6 +29,13 @@ def _know_names(keys: Iterable[str]) -> None:
         backends.register_files()
 
 
+def _apply() -> None:
+    """What the process does besides calls, as its policy says now."""
+    exports.apply()
+    measuring.apply()
+    pipelines.apply()
+
+
 def configure(**keys: Any) -> None:
     """Sets keys of layerzero.yaml for the process: configure(strict_mode=True, cache={"max_size": 100})."""
     _know_names(keys)
@@ -38,9 +45,7 @@ def configure(**keys: Any) -> None:
     backends.isolation_changed()
     if "security" in keys:
         backends.policy_changed()
-    exports.apply()
-    measuring.apply()
-    pipelines.apply()
+    _apply()
 
 
 def load_config(path: str | os.PathLike[str]) -> None:
@@ -51,9 +56,7 @@ def load_config(path: str | os.PathLike[str]) -> None:
         note_change()
     backends.isolation_changed()
     backends.policy_changed()
-    exports.apply()
-    measuring.apply()
-    pipelines.apply()
+    _apply()
 
 
 def lock(op: str, kernel_id: str) -> None:

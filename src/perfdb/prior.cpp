@@ -89,22 +89,17 @@ using Records = std::span<const std::vector<Record>>;
 // Of each similar device, how long the same kernels take on this one for the same calls, relative to there: the median
 // over what was measured on both. A device with fewer than kLeastShared times in common with this one has no factor.
 std::map<std::string, double> FactorsOf(Records groups, auto&& is_own, auto&& is_similar) {
-  std::map<std::string, std::vector<double>> ratios;
-  for (const std::vector<Record>& group : groups) {
-    for (const Record& r : group) {
-      if (is_similar(r)) ratios[r.device_id];
-    }
-  }
   std::map<std::string, double> own, factors;
-  if (ratios.empty()) return factors;
   for (const std::vector<Record>& group : groups) {
     for (const Record& r : group) {
       if (is_own(r)) own.emplace(CallOf(r), r.median_us);
     }
   }
+  if (own.empty()) return factors;
+  std::map<std::string, std::vector<double>> ratios;
   for (const std::vector<Record>& group : groups) {
     for (const Record& r : group) {
-      if (!is_similar(r) || own.empty()) continue;
+      if (!is_similar(r)) continue;
       if (const auto at = own.find(CallOf(r)); at != own.end()) ratios[r.device_id].push_back(at->second / r.median_us);
     }
   }
@@ -130,13 +125,6 @@ std::map<std::string, std::string> SimilarOf(const std::vector<Record>& group,
     chosen[operation] = std::ranges::max_element(of, {}, rank)->first;
   }
   return chosen;
-}
-
-// The record as it would be here.
-Record Scaled(Record r, double factor) {
-  r.median_us *= factor;
-  if (r.variance_us) *r.variance_us *= factor * factor;
-  return r;
 }
 
 // "2.13" of "2.13.1+cpu"; the whole text if it is not a release.
@@ -182,7 +170,7 @@ Prior::Prior(const Registry& registry, std::span<const std::vector<Record>> grou
     std::set<std::string> here;
     for (const Record& r : records) {
       if (!is_of(r) || taken.contains(r.operation)) continue;
-      Take(registry, Scaled(r, factor_of(r)), IsUnusualEnvironment(r) ? confidence * kSimilarEnvironment : confidence);
+      Take(registry, r, IsUnusualEnvironment(r) ? confidence * kSimilarEnvironment : confidence, factor_of(r));
       here.insert(r.operation);
     }
     taken.merge(here);
@@ -205,7 +193,7 @@ Prior::Prior(const Registry& registry, std::span<const std::vector<Record>> grou
   }
 }
 
-void Prior::Take(const Registry& registry, const Record& r, double confidence) {
+void Prior::Take(const Registry& registry, const Record& r, double confidence, double factor) {
   const Operation* op = registry.Find(r.operation);
   const DType dtype = DTypeFromName(r.dtype);
   if (!op || Registry::VariantIndex(*op, r.operation) < 0 || dtype == DType::kUnknown) return;
@@ -230,7 +218,7 @@ void Prior::Take(const Registry& registry, const Record& r, double confidence) {
   if (call == calls.end()) call = calls.insert(calls.end(), Call{at, {}, {}});
   (r.cache_state == "cold" ? call->cold : call->warm)
       .insert_or_assign(KernelKey(r.kernel_id, r.kernel_version),
-                        Time{{r.median_us, NoiseOf(r), confidence}, LibraryVersionOf(r)});
+                        Time{{r.median_us * factor, NoiseOf(r), confidence}, LibraryVersionOf(r)});
   ++num_records_;
 }
 

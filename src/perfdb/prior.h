@@ -96,7 +96,8 @@ class Prior {
   // Calls by their options, those with the most options first.
   using CallsByOptions = std::vector<std::pair<Options, std::vector<Call>>>;
 
-  void Take(const Registry& registry, const Record& record, double confidence);
+  // factor: what the same calls take here, relative to where the record was measured.
+  void Take(const Registry& registry, const Record& record, double confidence, double factor);
   std::vector<Call>& CallsOf(const Record& record, DType dtype);
   static std::optional<PriorTime> TimeAt(const Call& call, const KernelEntry& kernel, double distance);
 

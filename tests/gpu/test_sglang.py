@@ -4,8 +4,6 @@ Needs SGLang 0.5.15 or later for the engine; without it the backends run over th
 """
 
 import importlib.util
-import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests/python/support"), str(ROOT / "tests/python")]
+from engine_runs import of_engines  # noqa: E402
 from sglang_step import HEADS, Step, layer_of  # noqa: E402
 from test_sglang import STEPS, plugin  # noqa: E402, F401
 
@@ -77,27 +76,7 @@ def test_engines_give_the_same_first_tokens(tmp_path):
     """Two layers, decode steps as graphs: layerzero with FlashAttention 3."""
     if importlib.util.find_spec("sglang") is None:
         pytest.skip("SGLang is not importable")
-    out = tmp_path / "result.json"
-    command = [sys.executable, str(ROOT / "bench/serving/sglang_backends.py"), "--out", str(out), "--layers", "2"]
-    command += [
-        "--engines",
-        "fa3",
-        "layerzero",
-        "--batch",
-        "1",
-        "8",
-        "--input",
-        "64",
-        "--output",
-        "16",
-        "--rounds",
-        "1",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    logs = "".join(path.read_text()[-3000:] for path in tmp_path.glob("*.log"))
-    assert done.returncode == 0, done.stdout + done.stderr + logs
-    result = json.loads(out.read_text())
-    ours = next(one for one in result["engines"] if one["engine"] == "layerzero")
+    result, ours = of_engines("sglang", ["fa3", "layerzero"], tmp_path)
     assert any("decode.block_table" in name for name in ours["kernels"]), ours["kernels"]
     rows = [row for row in result["compared"] if row["engine"] == "layerzero"]
     assert all(row["equal_first_tokens"] >= 0.75 for row in rows), rows

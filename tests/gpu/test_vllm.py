@@ -4,10 +4,8 @@ Needs vLLM 0.25 (its Python path may hold it without its dependencies' other par
 """
 
 import importlib
-import json
 import logging
 import os
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -25,6 +23,7 @@ from layerzero.integrations.serving import served  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests/python/support"))
+from engine_runs import of_engines  # noqa: E402
 from vllm_step import HEADS, Step  # noqa: E402
 
 STEPS = {
@@ -126,29 +125,7 @@ def test_operations_under_vllm_s_names(plugin):
 
 def test_engines_give_the_same_first_tokens(tmp_path):
     """Two layers, decode steps as graphs: LAYERZERO beside FLASH_ATTN, each in a process with the plugin's entry point."""
-    out = tmp_path / "result.json"
-    command = [sys.executable, str(ROOT / "bench/serving/vllm_backends.py"), "--out", str(out), "--layers", "2"]
-    command += [
-        "--engines",
-        "layerzero",
-        "flash_attn",
-        "--batch",
-        "1",
-        "8",
-        "--input",
-        "64",
-        "--output",
-        "16",
-        "--rounds",
-        "1",
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": with_entry_point(tmp_path)}
-    )
-    logs = "".join(path.read_text()[-3000:] for path in tmp_path.glob("*.log"))
-    assert done.returncode == 0, done.stdout + logs
-    result = json.loads(out.read_text())
-    ours = next(one for one in result["engines"] if one["engine"] == "layerzero")
+    result, ours = of_engines("vllm", ["layerzero", "flash_attn"], tmp_path, {"PYTHONPATH": with_entry_point(tmp_path)})
     assert ours["backends"] == ["LayerZeroImpl"]
     assert any("decode.block_table" in name for name in ours["kernels"]), ours["kernels"]
     rows = [row for row in result["compared"] if row["engine"] == "layerzero"]

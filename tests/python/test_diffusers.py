@@ -52,6 +52,12 @@ REPLACED = {
 }
 
 
+def test_every_public_name_is_there(diffusers):
+    from layerzero.integrations import diffusers as ours
+
+    assert all(getattr(ours, name) is not None for name in ours.__all__)
+
+
 @pytest.mark.parametrize("name", diffusion_models.NAMES)
 def test_a_model_computes_the_same_and_is_undone(name):
     model, given = diffusion_models.build(name)

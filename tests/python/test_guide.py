@@ -75,6 +75,8 @@ def lines(page):
 def test_commands_run(page, model, here, monkeypatch, capsys):
     load = models.load
     monkeypatch.setattr(models, "load", lambda path, dtype: load(path or model, dtype))
+    # As where the environment is active: `python` is the one that has the package.
+    monkeypatch.setenv("PATH", os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
     for line in lines(page):
         words = shlex.split(line, comments=True)
         variables = dict(words.pop(0).split("=") for word in words[:] if re.fullmatch(r"[A-Z_]+=\S*", word))

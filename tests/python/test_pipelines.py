@@ -29,7 +29,7 @@ calls = []
 assert "diffusers" not in sys.modules
 from layerzero.integrations import kernelizing
 kernelizing._integration = lambda model: type(
-    "Integration", (), {"kernelize": staticmethod(lambda model, quiet: calls.append(type(model).__name__))}
+    "Integration", (), {"kernelize": staticmethod(lambda model, weights, quiet: calls.append(type(model).__name__))}
 )
 import diffusers.pipelines.pipeline_utils as utils
 utils.DiffusionPipeline().register_modules(unet=Model(), scheduler=object(), both=("diffusers", Model()))

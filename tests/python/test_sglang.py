@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
 import sglang_stand_in  # noqa: E402
+from layerzero.host.import_hook import when_imported  # noqa: E402
 from sglang_step import HEADS, SIZE, Step, layer_of  # noqa: E402
 
 OURS = "layerzero.integrations.sglang"
@@ -374,8 +375,8 @@ def test_a_module_that_comes_later_is_served_too(plugin, monkeypatch, tmp_path):
     (tmp_path / "sglang_comes_later.py").write_text("VALUE = 3\n")
     monkeypatch.syspath_prepend(tmp_path)
     seen = []
-    plugin.root._when_imported("sglang_comes_later", seen.append)
-    plugin.root._when_imported("sglang_comes_later", seen.append)
+    when_imported("sglang_comes_later", seen.append)
+    when_imported("sglang_comes_later", seen.append)
     assert not seen and importlib.import_module("sglang_comes_later") is seen[0] and len(seen) == 1
 
 

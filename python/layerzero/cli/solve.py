@@ -58,14 +58,16 @@ def command(
     if operations is not None:
         what = _lines(operations)
     made_of = {"operations": what}
-    for name, path in (("model", model), ("workload", workload)):
-        if path is not None:
-            made_of, what = {name: str(path)}, model_at(path) if name == "model" else path
+    if model is not None:
+        made_of, what = {"model": str(model)}, model_at(model)
+    elif workload is not None:
+        made_of, what = {"workload": str(workload)}, workload
+    source = model or workload
     table = solve(
         what,
         sizes_by_name(bucket, "--bucket"),
         device=device,
-        model_id=model.name if model is not None else workload.name if workload is not None else None,
+        model_id=source.name if source is not None else None,
         numerics=numerics,
         tp_invariant=tp_invariant,
         capturing=capturing,

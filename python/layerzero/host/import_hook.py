@@ -42,3 +42,11 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 def after_import(name: str, action: Callable[[ModuleType], None]) -> None:
     """Calls `action` with the module once, after its first import."""
     sys.meta_path.insert(0, _AfterImport(name, action))
+
+
+def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
+    """Calls `action` with the module: now if it is imported, else after its first import; once, however often it is asked for."""
+    if (module := sys.modules.get(name)) is not None:
+        action(module)
+    elif not any(isinstance(f, _AfterImport) and (f.name, f.action) == (name, action) for f in sys.meta_path):
+        after_import(name, action)

@@ -3,7 +3,9 @@
 pyproject.toml's extras have the same ranges; tests/python/test_optional.py compares the two.
 """
 
+import contextlib
 import importlib.util
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from layerzero.errors import NotInstalledError
@@ -67,6 +69,17 @@ def as_not_installed(error: ImportError, what: str) -> NotInstalledError | None:
     fix = install_command(root)
     got = f"{version}, which lacks what is used ({error})"
     return NotInstalledError(what, f"{root}{PACKAGES[root].tested}", got, fix)
+
+
+@contextlib.contextmanager
+def needed_for(what: str) -> Iterator[None]:
+    """While inside, a failed import of an optional package is an error that says what to install."""
+    try:
+        yield
+    except ImportError as error:
+        if found := as_not_installed(error, what):
+            raise found from None
+        raise
 
 
 def install_command(*names: str) -> str:

@@ -11,7 +11,7 @@ _INTEGRATION = "layerzero.integrations.pipelines"
 def apply() -> None:
     """Kernelizes pipelines from here on, or no more, as the process's policy says."""
     keys = policy_in_force()["keys"]
-    wanted = "pipelines" in keys and bool(keys["pipelines"]["value"])
+    wanted = bool(keys["pipelines"]["value"])
     if in_worker or not (wanted or _INTEGRATION in sys.modules):
         return
     from layerzero.integrations.pipelines import serve_pipelines

@@ -2,29 +2,27 @@
 
 from typing import TYPE_CHECKING, Any
 
+from layerzero.host import optional
+
 if TYPE_CHECKING:
     from layerzero.integrations.diffusers.report import KernelizeReport as OfDiffusers
     from layerzero.integrations.transformers.counts import KernelizeReport
 
 
-def _is_of_diffusers(model: Any) -> bool:
-    return any(kind.__module__.partition(".")[0] == "diffusers" for kind in type(model).__mro__)
+def is_of(library: str, model: Any) -> bool:
+    """Whether the model's class, or one that it derives from, is of this library."""
+    return any(kind.__module__.partition(".")[0] == library for kind in type(model).__mro__)
 
 
 def _integration(model: Any) -> Any:
-    if _is_of_diffusers(model):
+    if is_of("diffusers", model):
         from layerzero.integrations import diffusers
 
         return diffusers
-    try:
+    with optional.needed_for("layerzero.kernelize"):
         from layerzero.integrations import transformers
-    except ImportError as error:
-        from layerzero.host.optional import as_not_installed
 
-        if found := as_not_installed(error, "layerzero.kernelize"):
-            raise found from None
-        raise
-    return transformers
+        return transformers
 
 
 def kernelize(model: Any, weights: str | None = None, **options: Any) -> "KernelizeReport | OfDiffusers":

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from layerzero.host.import_hook import after_import
+from layerzero.host.import_hook import when_imported
 from layerzero.integrations.kernelizing import kernelize
 
 _OWN = "_layerzero_own"  # of a method that replaces another
@@ -22,14 +22,6 @@ def _model_of_transformers(pipeline: Any, _: dict[str, Any]) -> list[Any]:
     return [getattr(pipeline, "model", None)]
 
 
-# Module, class and method that knows the models of a new pipeline; which they are.
-_BUILDERS: tuple[tuple[str, str, str, Callable[[Any, dict[str, Any]], list[Any]]], ...] = (
-    ("diffusers.pipelines.pipeline_utils", "DiffusionPipeline", "register_modules", _models_of_diffusers),
-    ("transformers.pipelines.base", "Pipeline", "__init__", _model_of_transformers),
-)
-_waiting: set[str] = set()  # modules whose import is awaited
-
-
 def serve_pipelines(on: bool = True) -> None:
     """Kernelizes the models of each pipeline that is built from here on; False: of none any more. Pipelines that exist stay as they are.
 
@@ -38,17 +30,12 @@ def serve_pipelines(on: bool = True) -> None:
     """
     global _on
     _on = on
-    for name, kind, method, models_of in _BUILDERS:
-        module = sys.modules.get(name)
-        if module is not None:
-            _change(module, kind, method, models_of)
-        elif on and name not in _waiting:
-            _waiting.add(name)
-            after_import(name, functools.partial(_change, kind=kind, method=method, models_of=models_of))
+    for name, change in _CHANGES.items():
+        if on or name in sys.modules:
+            when_imported(name, change)
 
 
 def _change(module: ModuleType, kind: str, method: str, models_of: Callable[[Any, dict[str, Any]], list[Any]]) -> None:
-    _waiting.discard(module.__name__)
     built = getattr(module, kind)
     now = getattr(built, method)
     own = getattr(now, _OWN, now)
@@ -65,6 +52,17 @@ def _change(module: ModuleType, kind: str, method: str, models_of: Callable[[Any
 
     setattr(build, _OWN, own)
     setattr(built, method, build)
+
+
+# Module -> what is done with it: the class and its method that knows the models of a new pipeline, and which they are.
+_CHANGES = {
+    "diffusers.pipelines.pipeline_utils": functools.partial(
+        _change, kind="DiffusionPipeline", method="register_modules", models_of=_models_of_diffusers
+    ),
+    "transformers.pipelines.base": functools.partial(
+        _change, kind="Pipeline", method="__init__", models_of=_model_of_transformers
+    ),
+}
 
 
 def _kernelize(model: Any) -> None:

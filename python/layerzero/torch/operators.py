@@ -7,7 +7,6 @@ operator node where the program calls one of LayerZero's functions.
 import ctypes
 import functools
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from layerzero import _layerzero
 from layerzero.contracts import Contract, condition, contracts, has_whole_outputs, is_seeded, is_set
 from layerzero.contracts.shapes import dims_of, output_shapes
 from layerzero.errors import InvalidRequestError, LayerZeroError, VersionMismatchError, raise_engine_error
-from layerzero.host.import_hook import after_import
+from layerzero.host.import_hook import when_imported
 from layerzero.torch import random
 from layerzero.torch.checks import check_contract, found_layout, has_tangent, into, refuse_no_gradient
 from layerzero.torch.references import call_reference
@@ -293,10 +292,7 @@ class _Recompute(torch.autograd.Function):
 
 def _when_dynamo_is_imported() -> None:
     """Substitutes after other code imports torch._dynamo, which substitute_in_graph needs: it takes seconds."""
-    if "torch._dynamo" in sys.modules:
-        substitute_in_graphs()
-        return
-    after_import("torch._dynamo", lambda module: substitute_in_graphs())
+    when_imported("torch._dynamo", lambda module: substitute_in_graphs())
 
 
 def substitute_in_graphs() -> None:

@@ -13,7 +13,6 @@ __all__ = [
     "kernelize",
     "processor_of",
     "register_backend",
-    "serve_pipelines",
     "unkernelize",
 ]
 _LAZY = {
@@ -23,7 +22,6 @@ _LAZY = {
     "LayerZeroJointAttnProcessor": "processors",
     "kernelize": "kernelize",
     "processor_of": "processors",
-    "serve_pipelines": "pipelines",
     "unkernelize": "kernelize",
 }
 

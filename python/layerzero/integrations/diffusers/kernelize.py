@@ -16,6 +16,7 @@ from layerzero.integrations.diffusers import backend, inputs, parts
 from layerzero.integrations.diffusers.processors import PARTS, processor_of
 from layerzero.integrations.diffusers.replacing import done, replace, restore, why_not_called
 from layerzero.integrations.diffusers.report import KernelizeReport
+from layerzero.integrations.kernelizing import is_of
 
 _MARK = "_layerzero_kernelized"
 _ATTENTIONS = (Attention, MochiAttention, AttentionModuleMixin)
@@ -76,12 +77,8 @@ def _models_of(pipeline: Any) -> Iterator[tuple[str, nn.Module]]:
     return ((name, part) for name, part in components.items() if isinstance(part, nn.Module))
 
 
-def _is_of_transformers(model: nn.Module) -> bool:
-    return any(kind.__module__.partition(".")[0] == "transformers" for kind in type(model).__mro__)
-
-
 def _kernelize_component(model: nn.Module, quiet: bool) -> Any:
-    if not _is_of_transformers(model):
+    if not is_of("transformers", model):
         return _kernelize(model)
     from layerzero.integrations.transformers import kernelize as of_transformers
 
@@ -89,7 +86,7 @@ def _kernelize_component(model: nn.Module, quiet: bool) -> Any:
 
 
 def _undo_component(model: nn.Module) -> bool:
-    if not _is_of_transformers(model):
+    if not is_of("transformers", model):
         return unkernelize(model)
     from layerzero.integrations.transformers import unkernelize as of_transformers
 

@@ -17,12 +17,12 @@ from layerzero import _layerzero
 from layerzero.errors import LayerZeroError
 from layerzero.integrations.diffusers.replacing import (
     agrees,
-    first_line,
     normal,
     of_rows,
     why_not_called,
     why_not_plain,
 )
+from layerzero.integrations.modules import first_line
 
 _OPS = _layerzero.ops
 _activation, _geglu, _swiglu = _OPS["activation"], _OPS["geglu"], _OPS["swiglu"]
@@ -241,13 +241,6 @@ def _projected_rows(module: Any) -> tuple[Any, ...]:
     return (4 * normal(2, 3, module.proj.in_features, like=module.proj.weight),)
 
 
-_PLAIN_NORMS = {
-    nn.LayerNorm,
-    normalization.FP32LayerNorm,
-    nn.RMSNorm,
-    normalization.RMSNorm,
-    normalization.MochiRMSNorm,
-}
 _NORM, _LAYER, _ADA = "norm.rms", "norm.layer", _rows_and_condition
 SERVED: dict[type, Served] = {
     nn.LayerNorm: Served("LayerNorm", _LAYER, _norm_forward, _norm_inputs),
@@ -270,6 +263,7 @@ SERVED: dict[type, Served] = {
     activations.GEGLU: Served("GEGLU", "activation.geglu", _geglu_forward, _projected_rows),
     activations.SwiGLU: Served("SwiGLU", "activation.swiglu", _swiglu_forward, _projected_rows),
 }
+_PLAIN_NORMS = {kind for kind, served in SERVED.items() if served.forward is _norm_forward}
 # Classes that look like the ones above, and why they stay; of these the report has one line for all.
 UNSERVED: dict[type, str] = {
     nn.GroupNorm: "no operation of LayerZero normalises groups of channels",

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from layerzero.integrations import modules
+
 PREFIX = "_layerzero_"
 _PART = "_layerzero_part"
-# Relative L2 error within which the module's own code and the replacement agree.
-_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 1e-2}
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class _Done(threading.local):
@@ -25,19 +24,15 @@ class _Done(threading.local):
 done = _Done()
 
 
-class Bound(functools.partial):
-    """A function bound to a module as a method is, but one that can be pickled."""
-
-
 def replace(module: nn.Module, function: Callable[..., Any], part: dict[str, Any], **facts: Any) -> None:
     module.__dict__[_PART] = part
     for name, value in facts.items():
         module.__dict__[f"{PREFIX}{name}"] = value
-    module.__dict__["forward"] = Bound(function, module)
+    module.__dict__["forward"] = modules.Bound(function, module)
 
 
 def restore(module: nn.Module) -> None:
-    if type(module.__dict__.get("forward")) is Bound:
+    if type(module.__dict__.get("forward")) is modules.Bound:
         del module.__dict__["forward"]
     for name in [name for name in module.__dict__ if name.startswith(PREFIX)]:
         del module.__dict__[name]
@@ -73,13 +68,9 @@ def _is_autocast(rows: torch.Tensor) -> bool:
     return torch.is_autocast_enabled(rows.device.type)
 
 
-def first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
-
-
 def why_not_called(module: nn.Module) -> str | None:
     """None, or why a call of a module is more than its class's forward."""
-    if any(module.__dict__.get(name) for name in _HOOKS):
+    if any(module.__dict__.get(name) for name in modules.HOOKS):
         return "has forward or backward hooks"
     if "forward" in module.__dict__:
         return "its forward was replaced by something else"
@@ -96,7 +87,7 @@ def why_not_plain(module: nn.Module) -> str | None:
             return f"{name} is a {type(parameter).__name__}, not a plain parameter"
         if parameter.is_meta:
             return f"{name} has no data yet (meta device)"
-        if parameter.dtype not in _TOLERANCE:
+        if parameter.dtype not in modules.TOLERANCE:
             return f"{name} is {parameter.dtype}: no floating point kernel takes it"
     return None
 
@@ -107,14 +98,10 @@ def agrees(actual: Any, expected: Any) -> bool:
         return isinstance(actual, tuple) and len(actual) == len(expected) and all(map(agrees, actual, expected))
     if not isinstance(expected, torch.Tensor) or not isinstance(actual, torch.Tensor):
         return expected is None and actual is None
-    if actual.shape != expected.shape or actual.dtype != expected.dtype:
-        return False
-    norm = torch.linalg.vector_norm
-    error = norm(actual.double() - expected.double())
-    return bool(error <= _TOLERANCE[expected.dtype] * norm(expected.double()))
+    return modules.agrees(actual, expected)
 
 
 def normal(*shape: int, like: Any = None, seed: int = 7) -> torch.Tensor:
     """The same numbers each time, in the dtype and on the device of a parameter."""
-    rows = torch.randn(shape, generator=torch.Generator("cpu").manual_seed(seed), dtype=torch.float32, device="cpu")
+    rows = modules.normal(*shape, seed=seed)
     return rows if like is None else rows.to(like.device, like.dtype)

@@ -6,12 +6,9 @@ Nothing is used unless it is named. docs/guide/sglang.md says what is served and
 """
 
 import logging
-import sys
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
-from layerzero.host.import_hook import after_import
+from layerzero.host.import_hook import when_imported
 
 NAME = "layerzero"  # of both backends
 _REGISTRY = "sglang.srt.layers.attention.attention_registry"
@@ -19,18 +16,17 @@ _SAMPLER = "sglang.srt.layers.sampler"
 _RUNNER = "sglang.srt.model_executor.model_runner"
 _LATENTS = "sglang.srt.models.deepseek_common.attention_backend_handler"
 _log = logging.getLogger("layerzero")
-_waiting: set[str] = set()
 
 
 def register() -> None:
     """The plugin: makes the names known to SGLang. May run several times; an SGLang that it does not fit is a warning,
     since its plugins run in every program that uses it."""
     try:
-        _add_choices()
-        _when_imported(_REGISTRY, _register_attention)
-        _when_imported(_SAMPLER, _register_sampler)
-        _when_imported(_LATENTS, _register_latents)
-        _when_imported(_RUNNER, _serve_prefix_chunks)
+        _add_choices()  # the other modules are never imported in processes without a model
+        when_imported(_REGISTRY, _register_attention)
+        when_imported(_SAMPLER, _register_sampler)
+        when_imported(_LATENTS, _register_latents)
+        when_imported(_RUNNER, _serve_prefix_chunks)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         _log.warning(
             "layerzero: this SGLang is not served (tested: 0.5.15, 0.5.23): %s: %s", type(error).__name__, error
@@ -51,15 +47,6 @@ def _serve_prefix_chunks(module: Any) -> None:
     """SGLang's list of backends that attend to a prefix of latents in chunks is in one of two modules."""
     if NAME not in getattr(module, "CHUNKED_PREFIX_CACHE_SUPPORTED_ATTENTION_BACKENDS", (NAME,)):
         module.add_chunked_prefix_cache_attention_backend(NAME)
-
-
-def _when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
-    """Once: now, if the module is there, else after its import, which processes without a model never do."""
-    if (module := sys.modules.get(name)) is not None:
-        action(module)
-    elif name not in _waiting:
-        _waiting.add(name)
-        after_import(name, action)
 
 
 def _register_attention(registry: Any) -> None:

@@ -241,9 +241,7 @@ def kernelize(
     modes = torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False)
     with _LOCK, modes[0], modes[1], progress.shown("kernelize", quiet):
         if _MARK not in model.__dict__:
-            with (
-                probe.without_modes()
-            ):  # trials are made without what the caller may have around: another default device
+            with probe.without_modes():  # such as another default device of the caller's
                 _kernelize(model)
             if weights is not None:  # compared as it will run: under a default device nothing runs as a program
                 _use_blocks(model, weights, activations, accuracy_ids, max_perplexity_ratio, release_originals)

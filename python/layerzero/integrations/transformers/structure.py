@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import functools
 import inspect
 import types
 from collections.abc import Mapping
@@ -13,34 +12,20 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from layerzero import _layerzero
+from layerzero.integrations.modules import HOOKS, TOLERANCE, agrees, normal
+from layerzero.integrations.modules import Bound as Bound
+from layerzero.integrations.modules import first_line as first_line
 from layerzero.integrations.transformers import thresholds
 
 _OPS = _layerzero.ops
-# Relative L2 error within which a module and the operation agree, by dtype; two correct bf16 models differ this much.
-_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 1e-2}
 _LINEAR_STATE = {*nn.Linear(1, 1).__dict__, "_is_hf_initialized"}
 _ANY = torch.nn.modules.module
 _LARGEST_EPS = 1e-3
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def tolerance_of(dtype):
     """Relative L2 error within which a module and the operation agree."""
-    return _TOLERANCE[dtype]
-
-
-def agrees(actual, expected, slack=1.0):
-    """True where two results are the same function's within the dtype's rounding; a whole model has more of it."""
-    if actual.shape != expected.shape or actual.dtype != expected.dtype:
-        return False
-    error = torch.linalg.vector_norm(actual.double() - expected.double())
-    return bool(error <= slack * _TOLERANCE[expected.dtype] * torch.linalg.vector_norm(expected.double()))
-
-
-def normal(*shape, seed=7):
-    """The same numbers each time, whatever default device, default dtype and seed are in force."""
-    generator = torch.Generator(device="cpu").manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
+    return TOLERANCE[dtype]
 
 
 def rows_for(weight, width):
@@ -75,10 +60,6 @@ def evaluating(module):
     finally:
         for part, training in before:
             part.training = training
-
-
-def first_line(error):
-    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def tensors_of(result):
@@ -127,18 +108,6 @@ def are_readable(rows):
     return type(rows) is torch.Tensor and (rows.is_cpu or rows.is_cuda) and not rows.is_nested
 
 
-class Bound(functools.partial):
-    """A function bound to a module as a method is, but one that can be pickled."""
-
-    @property
-    def __func__(self):
-        return self.func
-
-    @property
-    def __self__(self):
-        return self.args[0]
-
-
 def functions_of(function):
     """A function, those of its package that it calls by a name of its file, and those that these call; of torch's the
     function alone.
@@ -171,7 +140,7 @@ def has_global_hooks():
 
 def hooks_of(module):
     """The hook tables of a module, empty ones too: the same objects as long as the module lives."""
-    return [module.__dict__[name] for name in _HOOKS if name in module.__dict__]
+    return [module.__dict__[name] for name in HOOKS if name in module.__dict__]
 
 
 def replaced_forward(members):
@@ -197,7 +166,7 @@ def why_not_plain(module):
             return f"{name} has no data yet (meta device)"
         if parameter.layout is not torch.strided:
             return f"{name} is {parameter.layout}: no kernel takes it"
-        if parameter.dtype not in _TOLERANCE:
+        if parameter.dtype not in TOLERANCE:
             return f"{name} is {parameter.dtype}: no floating point kernel takes it"
     return None
 

@@ -1,6 +1,6 @@
 """Times small models of diffusers by its own attention backends and by LayerZero: bench/results/diffusers-<machine>.json.
 
-python bench/diffusers.py [--device cuda] [--dtype bfloat16] [--rounds 15] [MODEL ...]
+python bench/diffusion.py [--device cuda] [--dtype bfloat16] [--rounds 15] [MODEL ...]
 
 diffusers has to be importable (requirements/diffusers.txt, .venv/diffusers). Milliseconds of a forward: medians of ROUNDS after one that
 does not count, each subject once in every round, in turns. "control" is the model's own code a second time: its ratio says what noise is.
@@ -20,9 +20,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-HERE = Path(__file__).resolve().parent
-if str(HERE) in sys.path:  # this file has the library's name
-    sys.path.remove(str(HERE))
 sys.path += [str(Path(sys.prefix) / "diffusers")]
 OWN = {"cpu": ("native",), "cuda": ("native", "_native_flash", "_native_cudnn", "_native_efficient")}
 BARS = {"cpu": 1.0, "cuda": 1.1}
