@@ -73,7 +73,7 @@ def thinned(rows: list[dict[str, Any]], alike: float) -> list[dict[str, Any]]:
 def main() -> None:
     document = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     # The build of a C library is only known on the measuring machine.
-    of_libraries = {kernel["kernel_id"] for kernel in json.loads(_layerzero.kernels(None)) if kernel["library"]}
+    of_libraries = {kernel["kernel_id"] for kernel in json.loads(_layerzero.kernels(None, False)) if kernel["library"]}
     records = [r for r in document["records"] if r["kernel_id"] not in of_libraries]
     gpus = {r["device_id"] for r in records if r.get("sm_version")}
     if gpus:

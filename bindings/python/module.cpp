@@ -40,14 +40,15 @@ PyObject* BuildId(PyObject*, PyObject*) { return Py_BuildValue("ss", Engine::Ver
 
 PyObject* Kernels(PyObject*, PyObject* args) {
   const char* name = nullptr;
-  if (!PyArg_ParseTuple(args, "|z", &name)) return nullptr;
+  int constraints = 1;
+  if (!PyArg_ParseTuple(args, "|zp", &name, &constraints)) return nullptr;
   const Operation* op = name ? Engine::Get().Find(name) : nullptr;
   if (name && !op) {
     return Raise(
         Status(StatusCode::kUnknownName,
                {.field = "operation", .wanted = "a known operation", .got = name, .fix = "see `layerzero list`"}));
   }
-  return Text(Engine::Get().Kernels(op));
+  return Text(Engine::Get().Kernels(op, constraints != 0));
 }
 
 PyObject* Coverage(PyObject*, PyObject* args) {
@@ -227,7 +228,7 @@ PyMethodDef kMethods[] = {
      "check(operation, args, kwargs): raises the error of an invalid call; returns its layout, or None."},
     {"call_differentiable", CallDifferentiable, METH_VARARGS, "call_differentiable(operation, args, kwargs)"},
     {"contracts", Contracts, METH_NOARGS, "All contracts as JSON."},
-    {"kernels", Kernels, METH_VARARGS, "kernels(operation=None): JSON."},
+    {"kernels", Kernels, METH_VARARGS, "kernels(operation=None, constraints=True): JSON."},
     {"devices", Devices, METH_NOARGS, "Real and simulated devices as JSON."},
     {"selections", SelectionsOf, METH_NOARGS, "[(operation, kernel id, how often it was selected)]."},
     {"observe", Observe, METH_VARARGS, "observe(callback, waits, on_callers_thread=False): a handle; see lz.observe."},

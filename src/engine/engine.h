@@ -152,7 +152,8 @@ class LZ_OWN Engine {
   // The same text of a selection that was made; the request's outputs have shapes (an Observer gets both).
   std::string SelectionText(const Request& request, const SelectionReport& report);
   std::string Contracts() const;
-  std::string Kernels(const Operation* op) const;
+  // Rows of `op`, or of all operations; their constraints are nine tenths of the text.
+  std::string Kernels(const Operation* op, bool constraints) const;
   std::string Devices();
   // The kernels that serve each operation and dtype on a device of this machine or a simulated one (coverage.cpp).
   std::string HealthText();  // JSON: see Health::ToJson

@@ -373,11 +373,10 @@ Json ReferenceUseJson(const ReferenceUse& use) {
 
 }  // namespace
 
-std::string Engine::Kernels(const Operation* op) const {
+std::string Engine::Kernels(const Operation* op, bool constraints) const {
   Json j = Json::array();
   for (const KernelEntry* k : selector_.registry().Kernels(op)) {
-    Json rows = Json::array(), preferences = Json::array();
-    for (const Row& row : k->rows) rows.push_back(RowJson(*k->op, row));
+    Json preferences = Json::array();
     for (const ResolvedPreference& p : k->preferences) preferences.push_back(PreferenceJson(*k, p));
     j.push_back({{"kernel_id", k->id},
                  {"operation", k->operation},
@@ -405,8 +404,10 @@ std::string Engine::Kernels(const Operation* op) const {
                  {"notes", k->notes},
                  {"library_version", k->availability.version.empty() ? Json(nullptr) : Json(k->availability.version)},
                  {"index", k->index},
-                 {"adapter", k->adapter},
-                 {"constraints", rows}});
+                 {"adapter", k->adapter}});
+    if (!constraints) continue;
+    Json& rows = j.back()["constraints"] = Json::array();
+    for (const Row& row : k->rows) rows.push_back(RowJson(*k->op, row));
   }
   return Dump(j);
 }

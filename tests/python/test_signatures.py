@@ -257,7 +257,7 @@ def test_a_broken_policy_loads_no_plugin(tmp_path):
 LIBRARY = """
 import json, layerzero as lz
 from layerzero import _layerzero
-found = [k for k in json.loads(_layerzero.kernels(None)) if k["source"] == "openblas"]
+found = [k for k in json.loads(_layerzero.kernels(None, False)) if k["source"] == "openblas"]
 print(found[0]["detail"], open("/proc/self/maps").read().count("planted.so") > 0)
 """
 

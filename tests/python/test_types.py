@@ -29,7 +29,13 @@ lz.metrics().prometheus(1)
 def mypy(files, folder):
     pytest.importorskip("mypy")
     # As for an installed package: its stubs and annotations are read, its own code is not judged.
-    options = ["--strict", "--follow-imports=silent", f"--cache-dir={folder / 'cache'}", "--config-file", os.devnull]
+    options = [
+        "--strict",
+        "--follow-imports=silent",
+        f"--cache-dir={folder.parent / 'mypy'}",
+        "--config-file",
+        os.devnull,
+    ]
     env = os.environ | {"MYPYPATH": str(PACKAGE.parent)}
     command = [sys.executable, "-m", "mypy", *options, *map(str, files)]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)

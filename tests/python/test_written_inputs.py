@@ -3,6 +3,8 @@
 Every operation whose contract mutates, by every way in: the function, torch.ops, a prepared call, a program.
 """
 
+import json
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -112,7 +114,7 @@ def planted(request):
 
 
 def fallbacks():
-    return lz.doctor().counters.fallbacks
+    return json.loads(lz._layerzero.stats())["fallbacks"]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -218,7 +218,7 @@ def isolation_changed() -> None:
     _layerzero.forget_resolved()
     if (client := sys.modules.get("layerzero.isolation.client")) is not None:
         client.policy_changed(before, _isolation)
-    failed = {kernel["backend"] for kernel in json.loads(_layerzero.kernels(None)) if kernel["usable"] is False}
+    failed = {kernel["backend"] for kernel in json.loads(_layerzero.kernels(None, False)) if kernel["usable"] is False}
     stuck = [
         n for n in failed & set(_libraries) if _libraries[n]["installed"] and _isolation.mode_of(n) != before.mode_of(n)
     ]

@@ -54,11 +54,11 @@ def report(imports: bool = True) -> list[dict[str, Any]]:
     """
     backends.ensure_registered()
     devices = json.loads(_layerzero.devices())
-    kernels = json.loads(_layerzero.kernels(None))
+    kernels = json.loads(_layerzero.kernels(None, False))
     found = [_own(name, devices, kernels) for name in OWN]
     found += [_library(name, kernels) for name in sorted({k["source"] for k in kernels if k["library"]})]
     found += [{"name": name, **_tried(name, one, imports)} for name, one in backends.libraries().items()]
-    untried = {k["backend"] for k in json.loads(_layerzero.kernels(None)) if k["usable"] is None}
+    untried = {k["backend"] for k in json.loads(_layerzero.kernels(None, False)) if k["usable"] is None}
     no_device = device_missing(devices)
     for backend in found:
         if no_device and backend["platform"] == "cuda":
@@ -92,7 +92,7 @@ def serving(found: list[dict[str, Any]], names: Iterable[str]) -> list[dict[str,
 def gains() -> dict[str, dict[str, Any]]:
     """What measured records in force on this machine's CPU say of libraries whose kernels cannot be used here:
     {"calls": measured, "faster": of those, than all that can be used, "speedup": geometric mean of these} by library."""
-    kernels = {kernel["kernel_id"]: kernel for kernel in json.loads(_layerzero.kernels(None))}
+    kernels = {kernel["kernel_id"]: kernel for kernel in json.loads(_layerzero.kernels(None, False))}
     found: dict[str, list[float]] = {}
     for call in json.loads(_layerzero.measured_calls()):
         best: dict[str, float] = {}  # by library; "" of all that can be used
@@ -126,7 +126,7 @@ def _tried(name: str, library: dict[str, Any], imports: bool) -> dict[str, Any]:
 def lacking(libraries: Iterable[str], imports: bool = True) -> list[dict[str, Any]]:
     """Returns {"library", "detail", "fix"} of each named library whose kernels cannot be used now."""
     known = backends.libraries()
-    kernels = json.loads(_layerzero.kernels(None))
+    kernels = json.loads(_layerzero.kernels(None, False))
     found = []
     for name in libraries:
         own = [k for k in kernels if k["backend"] == name and k["usable"] is not True]
@@ -159,7 +159,7 @@ def served_by_reference(
         {**{k: v for k, v in u.items() if k != "libraries"}, "lacking": lacking(u["libraries"], imports)} for u in uses
     ]
     seen = {(u["operation"], u["platform"]) for u in uses}
-    kernels = json.loads(_layerzero.kernels(None))
+    kernels = json.loads(_layerzero.kernels(None, False))
     for platform in dict.fromkeys(device["platform"] for device in devices["devices"]):
         own = [k for k in kernels if k["platform"] in ("any", platform) and not k["reference"]]
         own = [k for k in own if k["jit"] not in ("recorded", "done")]  # compiled references are references

@@ -63,7 +63,7 @@ class CallCommand(typer.core.TyperCommand):
         from layerzero import backends
 
         backends.ensure_registered()
-        kernels = json.loads(_layerzero.kernels(None))
+        kernels = json.loads(_layerzero.kernels(None, False))
         return next((kernel["name"] for kernel in kernels if kernel["kernel_id"] == word), None)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -17,7 +17,7 @@ PLATFORMS = ("cpu", "cuda", "rocm", "xpu", "hpu")
 
 
 def _libraries() -> list[str]:
-    return sorted({k["backend"] for k in kernel_rows()})
+    return sorted({k["backend"] for k in kernel_rows(constraints=False)})
 
 
 def command(
@@ -42,7 +42,7 @@ def command(
     here = {device["platform"] for device in loads(_layerzero.devices())["devices"]} if installed else set()
     kernels = [
         k
-        for k in kernel_rows(operation)
+        for k in kernel_rows(operation, constraints=json)
         if (not installed or _runs_here(k, here))
         and library in (None, k["backend"])
         and (platform is None or k["platform"] in ("any", platform))

@@ -50,7 +50,7 @@ class require:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._observer.__exit__(kind, error, trace)
-        references = {k["kernel_id"] for k in json.loads(_layerzero.kernels(None)) if k["reference"]}
+        references = {k["kernel_id"] for k in json.loads(_layerzero.kernels(None, False)) if k["reference"]}
         self.ran = [
             {"operation": op, "kernel_id": k, "reference": k in references, "fallback": fallback, "runs": runs}
             for (op, k, fallback), runs in sorted(self._runs.items())

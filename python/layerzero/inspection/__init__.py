@@ -154,11 +154,10 @@ def _candidate(kernel_id: str, op: Any, tensors: tuple[Any, ...], params: dict[s
 
 def operation_of_kernel(kernel_id: str, operation: Any = None) -> str:
     """Returns the flat name of the one operation that a kernel serves, or of `operation` if it is one of several."""
-    names = list(dict.fromkeys(k["name"] for k in kernel_rows() if k["kernel_id"] == kernel_id))
+    rows = kernel_rows(constraints=False)
+    names = list(dict.fromkeys(k["name"] for k in rows if k["kernel_id"] == kernel_id))
     if not names:
-        known_name(
-            "kernel_id", "a known kernel", kernel_id, (k["kernel_id"] for k in kernel_rows()), "see `layerzero list`"
-        )
+        known_name("kernel_id", "a known kernel", kernel_id, (k["kernel_id"] for k in rows), "see `layerzero list`")
     name = flat_name(operation) if operation is not None else names[0]
     if operation == "attention.paged" and name not in names:  # the other form of the cache
         name = flat_name("paged_attention")
@@ -179,10 +178,10 @@ def list_kernels(op: Any = None) -> KernelList:
     return KernelList(found.values())
 
 
-def kernel_rows(op: Any = None) -> list[dict[str, Any]]:
-    """Returns a row for each kernel and each operation that it serves."""
+def kernel_rows(op: Any = None, constraints: bool = True) -> list[dict[str, Any]]:
+    """Returns a row for each kernel and each operation that it serves; much sooner without their constraints."""
     backends.ensure_registered()
-    return json.loads(_layerzero.kernels(None if op is None else flat_name(op)))
+    return json.loads(_layerzero.kernels(None if op is None else flat_name(op), constraints))
 
 
 def coverage(*devices: str, shipped: bool = True) -> list[Record]:
@@ -197,7 +196,9 @@ def coverage(*devices: str, shipped: bool = True) -> list[Record]:
     backends.ensure_registered()
     known = json.loads(_layerzero.devices())
     names = devices or dict.fromkeys(d["name"] for d in (*known["devices"], *known["simulated"]))
-    outside = {(k["operation"], k["kernel_id"]) for k in kernel_rows() if shipped and k["origin"] != "builtin"}
+    outside = {
+        (k["operation"], k["kernel_id"]) for k in kernel_rows(constraints=False) if shipped and k["origin"] != "builtin"
+    }
     found = []
     for device in names:
         for entry in json.loads(_layerzero.coverage(device)):

@@ -178,7 +178,7 @@ def _worth(platforms: set[str]) -> dict[str, int]:
     """Counts, for each unusable library, the operations in which its declared priority is above all usable ones."""
     best: dict[str, int] = {}
     wanted: dict[str, dict[str, int]] = {}
-    for kernel in json.loads(_layerzero.kernels(None)):
+    for kernel in json.loads(_layerzero.kernels(None, False)):
         if kernel["reference"] or kernel["platform"] not in platforms:
             continue
         ranks = best if kernel["usable"] is not False else wanted.setdefault(kernel["backend"], {})

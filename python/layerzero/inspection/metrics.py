@@ -77,7 +77,7 @@ def _compilation() -> dict[str, Any]:
 def _libraries() -> list[dict[str, Any]]:
     """Returns each installed library and whether its probe has run."""
     tried: dict[str, bool] = {}
-    for kernel in json.loads(_layerzero.kernels(None)):
+    for kernel in json.loads(_layerzero.kernels(None, False)):
         if kernel["backend"] and kernel["installed"]:
             tried[kernel["backend"]] = tried.get(kernel["backend"], False) or kernel["usable"] is not None
     return [{"name": name, "tried": done} for name, done in sorted(tried.items())]

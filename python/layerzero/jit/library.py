@@ -149,7 +149,7 @@ def key_of(kernel_id: str, operation: str, kind: tuple[int, ...], call: Call) ->
 
 
 def _row(kernel_id: str, operation: str) -> dict[str, Any]:
-    rows = json.loads(_layerzero.kernels(None))
+    rows = json.loads(_layerzero.kernels(_layerzero.find(operation)))
     return next(row for row in rows if row["kernel_id"] == kernel_id and row["operation"] == operation)
 
 

@@ -120,7 +120,9 @@ def _backends() -> Outcome:
 
     found = report.report(imports=False)
     wrong = [one for one in found if one["compatibility"]["state"] == "refused"]
-    broken = [k["backend"] for k in json.loads(_layerzero.kernels(None)) if k["installed"] and k["usable"] is False]
+    broken = [
+        k["backend"] for k in json.loads(_layerzero.kernels(None, False)) if k["installed"] and k["usable"] is False
+    ]
     names = sorted({*(one["name"] for one in wrong), *broken})
     if names:
         return (

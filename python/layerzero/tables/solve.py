@@ -156,7 +156,7 @@ def _checked(given: Buckets | None, used: set[str]) -> dict[str, tuple[int, ...]
 
 
 def _others(numerics: str) -> list[str]:
-    known = {kernel["numerics"] for kernel in kernel_rows()} - {""}
+    known = {kernel["numerics"] for kernel in kernel_rows(constraints=False)} - {""}
     if numerics != "default" and numerics not in known:
         raise InvalidRequestError("numerics", f"default or one of {', '.join(sorted(known))}", repr(numerics))
     return sorted(known - {numerics})

@@ -88,7 +88,9 @@ def planted(tmp_path, monkeypatch):
         row = shipped.get("templates", {}).get(row.get("extends", ""), {}) | row
         module = f"planted_jit_{next(_number)}"
         reference = next(
-            k["adapter"] for k in json.loads(_layerzero.kernels(None)) if k["kernel_id"] == f"torch.ref.{operation}"
+            k["adapter"]
+            for k in json.loads(_layerzero.kernels(None, False))
+            if k["kernel_id"] == f"torch.ref.{operation}"
         )
         (tmp_path / f"{module}.py").write_text(source.replace("REFERENCE", repr(reference)))
         kept = ("requires_layouts", "jit", "max_head_dim", "supports_gqa")

@@ -4,6 +4,7 @@ A case is a line of tests/ops/<path>.cases, read by the engine's own parser; its
 offset. Nothing here names an operation.
 """
 
+import functools
 from pathlib import Path
 
 import torch
@@ -39,16 +40,20 @@ def tensors_of(arguments):
     return {k: v for k, v in arguments.items() if isinstance(v, torch.Tensor)}
 
 
-def few(name, count=None, largest=20000):
-    """Cases that differ in what is given, one of each kind: optional arguments, layouts, outputs, empty tensors."""
-    seen, kept = set(), []
+@functools.cache
+def lines_of_kinds(name, largest):
+    """Lines of cases that differ in what is given, one of each kind."""
+    seen = {}
     for line, arguments in cases(name):
         sizes = [t.numel() for t in tensors_of(arguments).values()]
-        kind = (tuple(sorted(arguments)), 0 in sizes, arguments.get("layout"))
-        if kind not in seen and sum(sizes) < largest:
-            seen.add(kind)
-            kept.append((line, arguments))
-    return kept[:count]
+        if sum(sizes) < largest:
+            seen.setdefault((tuple(sorted(arguments)), 0 in sizes, arguments.get("layout")), line)
+    return list(seen.values())
+
+
+def few(name, count=None, largest=20000):
+    """Cases that differ in what is given, one of each kind: optional arguments, layouts, outputs, empty tensors."""
+    return [(line, arguments_of(name, line)) for line in lines_of_kinds(name, largest)[:count]]
 
 
 def as_tuple(result):
