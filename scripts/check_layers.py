@@ -197,7 +197,7 @@ FLOORS = (
     ("caches",),
     ("run",),
     ("recognise",),
-    ("accuracy", "block_forwards", "parts"),
+    ("accuracy", "block_forwards", "parts", "quantized"),
     ("compiled", "kernelize", "__init__"),
 )
 

@@ -33,6 +33,10 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return call_reshaped(contract, view, options, _layerzero.ops[name])
     tensor_names = [p["name"] for p in contract["params"] if p["kind"] == "tensor"]
     torch = _need_torch(name, arguments, tensor_names)
+    if torch is None:
+        from layerzero.torch import plain_arrays  # and ctypes: not by import layerzero
+
+        return plain_arrays.call(name, arguments, options, tensor_names)
     if any(is_foreign(torch, arguments.get(n)) for n in tensor_names):
         return call_on_arrays(torch, name, arguments, options, tensor_names)
     if (generator := options.pop("generator", None)) is not None:
@@ -91,6 +95,7 @@ def _check_required(contract: Contract, arguments: dict[str, Any]) -> None:
 
 
 def _need_torch(name: str, arguments: dict[str, Any], tensor_names: list[str]) -> Any:
+    """Returns torch; None where it is not installed and the call can do without."""
     for n in tensor_names:
         value = arguments.get(n)
         if value is not None and not hasattr(value, "__dlpack__"):
@@ -99,6 +104,10 @@ def _need_torch(name: str, arguments: dict[str, Any], tensor_names: list[str]) -
         try:
             importlib.import_module("torch")  # arrays of other libraries are computed on as torch tensors
         except ImportError as error:
+            from layerzero.torch import plain_arrays
+
+            if plain_arrays.can_serve(arguments, tensor_names):
+                return None
             raise as_not_installed(error, name) or error from None
     attach.attach_if_imported()
     return sys.modules["torch"]

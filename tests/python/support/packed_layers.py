@@ -1,4 +1,4 @@
-"""Linear layers as GPTQ and AWQ checkpoints store them, eight 4-bit columns in an int32, with their arithmetic in torch.
+"""Linear layers as GPTQ and AWQ checkpoints store them, columns of 4 or 8 bits in an int32, with their arithmetic in torch.
 
 Their own packages need a GPU or build against one installed torch; what `kernelize` meets is the form of such modules.
 """
@@ -6,64 +6,87 @@ Their own packages need a GPU or build against one installed torch; what `kernel
 import torch
 from torch import nn
 
-BITS, PER_WORD = 4, 8
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # AWQ stores the columns of a word in this order
 
 
-def pack(values, order=range(PER_WORD)):
-    """(rows, columns) of 0..15 -> (rows, columns / 8) int32."""
-    words = torch.zeros(values.shape[0], values.shape[1] // PER_WORD, dtype=torch.int64)
+def pack(values, bits=4, order=None):
+    """(rows, columns) of unsigned integers -> (rows, columns * bits / 32) int32."""
+    order = order or range(32 // bits)
+    words = torch.zeros(values.shape[0], values.shape[1] // len(order), dtype=torch.int64)
     for place, column in enumerate(order):
-        words |= values[:, column::PER_WORD].long() << (BITS * place)
-    return words.to(torch.int32)
+        words |= values[:, column :: len(order)].long() << (bits * place)
+    return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
 
 
-def unpack(words, order=range(PER_WORD)):
-    values = torch.empty(words.shape[0], words.shape[1] * PER_WORD, dtype=torch.int64)
+def unpack(words, bits=4, order=None):
+    order = order or range(32 // bits)
+    values = torch.empty(words.shape[0], words.shape[1] * len(order), dtype=torch.int64)
     for place, column in enumerate(order):
-        values[:, column::PER_WORD] = (words.long() >> (BITS * place)) & 15
+        values[:, column :: len(order)] = (words.long() >> (bits * place)) & ((1 << bits) - 1)
     return values
 
 
 class GroupedLinear(nn.Module):
     """weight[in, out] = (q - zero) * scale, with a zero and a scale for each group of input rows."""
 
-    def __init__(self, linear, group):
+    bits, order, stored_zero, symmetric = 4, None, 0, False  # stored_zero: what is added to a zero when it is stored
+
+    def __init__(self, linear, group=32):
         super().__init__()
         self.in_features, self.out_features, self.group_size = linear.in_features, linear.out_features, group
-        weight = linear.weight.detach().T.float()
+        weight, most = linear.weight.detach().T.float(), (1 << self.bits) - 1
         groups = weight.reshape(-1, group, self.out_features)
         low, high = groups.amin(1), groups.amax(1)
-        scales = (high - low).clamp(min=1e-6) / 15
-        zeros = (-low / scales).round().clamp(0, 15)
-        values = (groups / scales[:, None] + zeros[:, None]).round().clamp(0, 15).reshape(weight.shape)
+        if self.symmetric:
+            scales = groups.abs().amax(1) / (most // 2)
+            zeros = torch.full_like(scales, (most + 1) // 2)
+        else:
+            scales = (high - low).clamp(min=1e-6) / most
+            zeros = (-low / scales).round().clamp(1, most)
+        scales = scales.to(linear.weight.dtype)
+        values = (groups / scales[:, None].float() + zeros[:, None]).round().clamp(0, most).reshape(weight.shape)
         self.register_buffer("scales", scales)
         self.register_buffer("qweight", self.stored(values))
-        self.register_buffer("qzeros", pack(zeros, self.order))
+        self.register_buffer("qzeros", pack(zeros.long() + self.stored_zero, self.bits, self.order))
         self.bias = linear.bias
 
-    def forward(self, rows):
+    def dequantised(self):
+        """(in, out), rounded to the dtype of the scales."""
         groups = self.values().reshape(-1, self.group_size, self.out_features)
-        zeros = unpack(self.qzeros, self.order)
-        weight = ((groups - zeros[:, None]) * self.scales[:, None]).reshape(self.in_features, -1).to(rows.dtype)
-        out = rows @ weight
+        zeros = unpack(self.qzeros, self.bits, self.order) - self.stored_zero
+        return ((groups - zeros[:, None]) * self.scales[:, None]).reshape(self.in_features, -1)
+
+    def forward(self, rows):
+        out = rows @ self.dequantised().to(rows.dtype)
         return out if self.bias is None else out + self.bias
 
 
 class GPTQLinear(GroupedLinear):
     """qweight (in / 8, out): eight input rows in a word; g_idx: the group of each input row."""
 
-    order = range(PER_WORD)
-
     def __init__(self, linear, group=32):
         super().__init__(linear, group)
         self.register_buffer("g_idx", (torch.arange(self.in_features) // group).to(torch.int32))
 
     def stored(self, values):
-        return pack(values.T).T.contiguous()
+        return pack(values.T, self.bits).T.contiguous()
 
     def values(self):
-        return unpack(self.qweight.T).T
+        return unpack(self.qweight.T, self.bits).T
+
+
+class OldGPTQLinear(GPTQLinear):
+    """The first version of the format: each zero is stored minus 1."""
+
+    stored_zero = -1
+
+
+class SymmetricGPTQLinear(GPTQLinear):
+    stored_zero, symmetric = -1, True
+
+
+class EightBitGPTQLinear(GPTQLinear):
+    bits = 8
 
 
 class AWQLinear(GroupedLinear):
@@ -71,26 +94,22 @@ class AWQLinear(GroupedLinear):
 
     order = AWQ_ORDER
 
-    def __init__(self, linear, group=32):
-        super().__init__(linear, group)
-
     def stored(self, values):
-        return pack(values, self.order)
+        return pack(values, self.bits, self.order)
 
     def values(self):
-        return unpack(self.qweight, self.order)
+        return unpack(self.qweight, self.bits, self.order)
 
 
 class PackedWeightLinear(GPTQLinear):
-    """A module that calls its integers `weight`, as a linear layer does."""
+    """A module that calls its integers `weight`, as a linear layer does: of no known format."""
 
     def __init__(self, linear, group=32):
         super().__init__(linear, group)
         self.weight = nn.Parameter(self._buffers.pop("qweight"), requires_grad=False)
 
-    @property
-    def qweight(self):
-        return self.weight
+    def values(self):
+        return unpack(self.weight.T, self.bits).T
 
 
 def quantise(model, kind):

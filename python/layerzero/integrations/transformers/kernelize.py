@@ -12,7 +12,7 @@ from torch import nn
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError, WrongTypeError
-from layerzero.integrations.transformers import block_forwards, choices, parts, probe, progress, structure
+from layerzero.integrations.transformers import block_forwards, choices, parts, probe, progress, quantized, structure
 from layerzero.integrations.transformers.counts import KernelizeReport, find_parts
 from layerzero.integrations.transformers.recognise import layerwise, observe
 from layerzero.integrations.transformers.recognise.findings import Findings, Wrong, log
@@ -55,6 +55,7 @@ _BATCHING = continuous.init_continuous_batching
 _FORWARDS = (
     *parts.FORWARDS,
     *block_forwards.FORWARDS,
+    quantized.quantized_forward,
     decoder_forward,
     deferred.deferring_forward,
     deferred.deferred_layer,
@@ -354,6 +355,7 @@ def _restore(model):
         for name in ("forward", "_apply_gate", REPLICA, _BATCHING.__name__, captured.AUTO_COMPILE.__name__):
             if getattr(module.__dict__.get(name), "func", None) in _FORWARDS:
                 del module.__dict__[name]
+        quantized.put_back(module)
         if getattr(module.__dict__.get("_old_forward"), "func", None) in _FORWARDS:  # a hook of accelerate kept it
             module.__dict__["_old_forward"] = types.MethodType(type(module).forward, module)
         for name in [name for name in module.__dict__ if name.startswith("_layerzero_")]:

@@ -5,7 +5,7 @@ import functools
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from layerzero.integrations.transformers import block_forwards, choices, structure
+from layerzero.integrations.transformers import block_forwards, choices, quantized, structure
 from layerzero.integrations.transformers.run import experts as experts_interface
 from layerzero.integrations.transformers.run.replacing import of_rows, replace
 
@@ -78,7 +78,10 @@ def replace_mlps_and_linears(model, mark, findings):
                 continue
             part = mark.report.add(*_MLP_REPORTED[mlp.operation])
             replace(module, _mlp_forward, part, mlp=(mlp, [module._modules[name] for name in mlp.silent]))
+    known = quantized.replace_quantized(model, mark)
     for name, module in model.named_modules():
+        if name in known:
+            continue
         if isinstance(module, Conv1D):
             if reason := structure.why_not_conv1d(module):
                 mark.report.left[name] = reason
