@@ -42,13 +42,18 @@ Transformers' own code around such small models. Models with windows have caches
 QUANTISED = """
 ## Models quantized by others
 
-Quantized layers keep their own code and are listed under `report.left`; norms, rotations and attention around them are
-replaced. `tests/python/test_kernelize_quantised.py` compares the result with the quantized model's own logits.
+Layers whose layout fits are multiplied by `linear_quantized` with the same weights, bit for bit; the others keep their
+own code and are listed under `report.left` with the reason. Norms, rotations and attention around them are replaced.
+`tests/python/test_kernelize_quantised.py` compares weights and logits with the quantized model's own
+([what fits and why](../design/0045-quantized-checkpoints.md)).
 
-| format | tested with |
-|---|---|
-| bitsandbytes (8 and 4 bits), compressed-tensors, torchao, quanto, torch's dynamic quantization | the packages |
-| GPTQ, AWQ | layers in these formats. Not the packages: gptqmodel 7.7.0 wants torch 2.14.1 or newer, the AWQ layers of autoawq 0.2.7 raise on a CPU, auto-gptq 0.7.1 does not import with Transformers 5 |
+| format | served | tested with |
+|---|---|---|
+| torchao | int8, int4 and less, FP8, where activations are not rounded | the package |
+| compressed-tensors | integers of up to 8 bits, FP8, where activations are not rounded | the package |
+| GPTQ | 4 and 8 bits, groups of adjacent rows | layers in this format. Not the packages: gptqmodel 7.7.0 wants torch 2.14.1 or newer, auto-gptq 0.7.1 does not import with Transformers 5 |
+| AWQ | 4 bits | layers in this format. Not the package: the layers of autoawq 0.2.7 raise on a CPU |
+| bitsandbytes (8 and 4 bits), quanto, torch's dynamic quantization | left | the packages |
 """
 
 

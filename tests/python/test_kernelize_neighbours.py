@@ -26,4 +26,4 @@ def test_with_the_neighbours():
     done = subprocess.run(command, cwd=Path(__file__).parent, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     summary = done.stdout.strip().splitlines()[-1]
-    assert "21 passed" in summary and "skipped" not in summary, summary
+    assert "28 passed" in summary and "skipped" not in summary, summary

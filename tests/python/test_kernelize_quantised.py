@@ -217,8 +217,6 @@ def compressed(folder, scheme, form):
         if hasattr(module, "weight_scale"):
             groups = module.weight.detach().reshape(*module.weight_scale.shape, -1)
             module.weight_scale.data.copy_(groups.abs().amax(-1) / (2 ** (group.weights.num_bits - 1) - 1))
-            if not group.weights.symmetric:
-                module.weight_zero_point.data.copy_(torch.arange(groups.shape[0])[:, None] % 5 - 2)
             module.quantization_status = status.FROZEN
     compressor = ModelCompressor.from_pretrained_model(model)
     compressor.compress_model(model)
@@ -228,20 +226,51 @@ def compressed(folder, scheme, form):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("scheme, form", [("W8A16", "pack-quantized"), ("W4A16_ASYM", "pack-quantized")])
-def test_compressed_tensors(scheme, form, tmp_path):
+@pytest.mark.parametrize("scheme, format", [("W8A16", "int8"), ("W4A16", "int4")])
+def test_compressed_tensors(scheme, format, tmp_path):
     """Its linear layers are torch.nn.Linear by class, and have another forward, which is put back."""
-    model = compressed(tmp_path, scheme, form)
+    model = compressed(tmp_path, scheme, "pack-quantized")
     layer = model.model.layers[0].mlp.up_proj
     assert type(layer) is torch.nn.Linear and "packed until the model's first call" in weights.read(layer)
     with torch.no_grad():  # torch counts no writes into what is unpacked in inference mode
         model(ids_of())
-    own = layer.__dict__["forward"]  # it is set by that call
+    own = layer.__dict__["forward"]
     assert_served(model, "compressed-tensors Linear")
     assert layer.__dict__["forward"] == own
     (found,) = weights.read(layer).unpack()
-    assert torch.equal(found.values(torch.float32), layer.weight)
-    assert found.format == ("int8" if "8" in scheme else "int4") and (found.zeros is None) == ("ASYM" not in scheme)
+    assert torch.equal(found.values(torch.float32), layer.weight) and found.format == format
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "scheme, format, zeros",
+    [("W4A16_ASYM", "int4", True), ("W8A16", "int8", False), ("FP8_DYNAMIC", "fp8_e4m3", False)],
+)
+def test_compressed_tensors_have_the_same_bits(scheme, format, zeros, dtype):
+    """Against the library's own unpacking of what it packed."""
+    ct = pytest.importorskip("compressed_tensors.quantization")
+    from compressed_tensors.compressors import compress_module, decompress_module
+
+    holder = torch.nn.Sequential(torch.nn.Linear(256, 40).to(dtype))
+    group, status = ct.preset_name_to_scheme(scheme, ["Linear"]), ct.QuantizationStatus
+    group.input_activations = None
+    ct.apply_quantization_config(
+        holder, ct.QuantizationConfig(config_groups={"all": group}, quantization_status=status.INITIALIZED)
+    )
+    layer = holder[0]
+    blocks = layer.weight.detach().reshape(*layer.weight_scale.shape, -1)
+    most = 448 if format == "fp8_e4m3" else 2 ** (group.weights.num_bits - 1) - 1
+    layer.weight_scale.data.copy_(blocks.abs().amax(-1) / most)
+    if zeros:
+        layer.weight_zero_point.data.copy_(torch.arange(40)[:, None].expand(40, 2) % 5 - 2)
+    layer.quantization_status = status.FROZEN
+    compress_module(layer)
+    decompress_module(layer)
+    (found,) = weights.read(layer).unpack()
+    assert torch.equal(found.values(dtype), layer.weight)
+    assert (found.format, found.zeros is not None) == (format, zeros)
+    assert lz.kernelize(holder).replaced["compressed-tensors Linear"]["count"] == 1
 
 
 @pytest.mark.filterwarnings("ignore")

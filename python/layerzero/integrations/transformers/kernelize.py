@@ -12,6 +12,7 @@ from torch import nn
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError, WrongTypeError
+from layerzero.integrations import weights as weights_of_others
 from layerzero.integrations.transformers import block_forwards, choices, parts, probe, progress, quantized, structure
 from layerzero.integrations.transformers.counts import KernelizeReport, find_parts
 from layerzero.integrations.transformers.recognise import layerwise, observe
@@ -271,6 +272,7 @@ def _kernelize(model):
     if any("_layerzero_part" in module.__dict__ for module in model.modules()):
         raise RuntimeError("kernelize: this is a part of a kernelized model; unkernelize that model first")
     probe.warn_of_untested_version()
+    weights_of_others.prepare(model)
     findings = kept_findings(model)
     if findings.are_kept:
         try:

@@ -6,6 +6,7 @@ from layerzero.integrations.weights import awq, bitsandbytes, compressed_tensors
 from layerzero.integrations.weights.codes import Layout as Layout
 from layerzero.integrations.weights.codes import QuantizedWeight as QuantizedWeight
 
+prepare = compressed_tensors.unpack_as_a_call_would
 FORMATS = (torchao, compressed_tensors, gptq, awq, bitsandbytes)
 
 

@@ -12,6 +12,18 @@ from torch import nn
 from layerzero.integrations.weights import codes
 
 
+def unpack_as_a_call_would(model: nn.Module) -> None:
+    """Does for every model within `model` what its first call would do first: a hook of the library unpacks all weights, and
+    removes itself.
+    """
+    for part in list(model.modules()):
+        handle = part.__dict__.get("ct_decompress_hook")
+        hook = part._forward_pre_hooks.get(getattr(handle, "id", -1))
+        if hook is not None:
+            with torch.inference_mode(False), torch.no_grad():
+                hook(part, ())
+
+
 def read(layer: nn.Module) -> codes.Layout | str | None:
     scheme: Any = getattr(layer, "quantization_scheme", None)
     if type(layer) is not nn.Linear or scheme is None or not _is_theirs(layer.__dict__.get("forward")):
