@@ -29,6 +29,10 @@ PACKAGES = {
     "apache-tvm-ffi": Package(">=0.1.9,<0.2", None, "compiled modules, integrations.ffi_kernels"),
     "prometheus_client": Package(">=0.20,<1", "metrics", "lz.serve_metrics, metrics.listen, layerzero top"),
     "opentelemetry-api": Package(">=1.20,<2", "trace", "lz.trace, trace.opentelemetry"),
+    "diffusers": Package(">=0.42,<0.43", "diffusers", "kernelize of diffusers' pipelines, integrations.diffusers"),
+    "tokenizers": Package(">=0.23,<0.24", "tokenizers", "tokenizer.json files, lz.tokenize"),
+    "tiktoken": Package(">=0.14,<0.15", "tokenizers", "tiktoken's encodings, lz.tokenize"),
+    "sentencepiece": Package(">=0.2.3,<0.3", "tokenizers", "SentencePiece models, lz.tokenize"),
     "vllm": Package(">=0.25,<0.26", "vllm", "the plugin of vLLM, integrations.vllm"),
     "sglang": Package(">=0.5.15,<0.6", "sglang", "the plugin of SGLang, integrations.sglang"),
 }

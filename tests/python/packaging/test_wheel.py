@@ -35,6 +35,39 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel):
     assert wheel.name.split("-")[2:4] == ["cp310", "abi3"]  # one for every Python from 3.10
 
 
+def metadata_of(wheel):
+    files = zipfile.ZipFile(wheel)
+    (name,) = [n for n in files.namelist() if n.endswith(".dist-info/METADATA")]
+    return files.read(name)
+
+
+def test_the_metadata_is_what_an_index_accepts(wheel):
+    metadata = pytest.importorskip("packaging.metadata")
+    found = metadata.Metadata.from_email(metadata_of(wheel), validate=True)  # raises for whatever PyPI refuses
+    assert found.name == "layerzero-kernels" and found.license_expression == "Apache-2.0"
+    assert found.description_content_type == "text/markdown" and found.description.startswith("# LayerZero")
+    assert set(found.provides_extra) >= {"torch", "transformers", "vllm", "sglang", "diffusers", "tokenizers"}
+    assert not [c for c in found.classifiers if c.startswith("License ::")]  # an expression excludes them
+    trove = pytest.importorskip("trove_classifiers", reason="needs trove-classifiers to know PyPI's names")
+    assert set(found.classifiers) <= trove.classifiers
+
+
+def test_twine_finds_nothing(wheel):
+    pytest.importorskip("twine", reason="needs twine: pip install twine")
+    assert "PASSED" in run(sys.executable, "-m", "twine", "check", "--strict", wheel)
+
+
+def test_a_bare_environment_imports_it(wheel, tmp_path):
+    """An interpreter without any package: neither torch nor NumPy, and not what the command line needs."""
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path)
+    python = tmp_path / "bin/python"
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel)
+    said = run(python, "-c", "import layerzero as lz; print(lz.__file__, len(lz.list_operations()) > 50)")
+    assert said.startswith(str(tmp_path)) and said.split()[-1] == "True"
+    done = subprocess.run([tmp_path / "bin/layerzero", "list"], capture_output=True, text=True)
+    assert done.returncode and "pip install" in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
 def test_the_doors_tests_pass_with_the_installed_wheel(wheel):
     """The Python and torch of this environment; scripts/check_matrix.py runs the same on the other four."""
     said = run(sys.executable, ROOT / "scripts/check_matrix.py", "--here", "--wheel", wheel)
