@@ -119,7 +119,7 @@ def _check(code: int) -> None:
     if code:
         error = _api().last_error().contents
         texts = [(getattr(error, field) or b"").decode() for field in ("field", "wanted", "got", "fix", "text")]
-        raise_engine_error(code, *texts, None)  # type: ignore[call-arg, misc]
+        raise_engine_error(code, *texts, None)  # type: ignore[call-arg]
 
 
 def can_serve(arguments: dict[str, Any], names: list[str]) -> bool:

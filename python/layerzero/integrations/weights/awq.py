@@ -1,6 +1,8 @@
 """AWQ (its GEMM form): qweight (k, n / 8) int32, eight output columns in a word in the order below; qzeros (groups, n / 8)
 packed alike; scales (groups, n)."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -11,9 +13,10 @@ _ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # of columns in a word, the lowest bits first
 
 
 def read(layer: nn.Module) -> codes.Layout | str | None:
-    qweight, qzeros, scales = (getattr(layer, name, None) for name in _NAMES)
-    if not all(isinstance(each, torch.Tensor) for each in (qweight, qzeros, scales)):
+    found: list[Any] = [getattr(layer, name, None) for name in _NAMES]
+    if not all(isinstance(each, torch.Tensor) for each in found):
         return None
+    qweight, qzeros, scales = found
     name = type(layer).__name__
     (k, words), (groups, n) = qweight.shape, scales.shape
     if qweight.dtype != torch.int32 or 8 * words != n or qzeros.shape != (groups, words):

@@ -4,6 +4,8 @@ scales (groups, n); g_idx (k), the group of each input row.
 Two versions of checkpoints differ in qzeros: the older one stores each zero minus 1. A layer does not say which it has.
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -13,11 +15,11 @@ _NAMES = ("qweight", "qzeros", "scales")
 
 
 def read(layer: nn.Module) -> codes.Layout | str | None:
-    qweight, qzeros, scales = (getattr(layer, name, None) for name in _NAMES)
-    indices = getattr(layer, "g_idx", None)
-    if not all(isinstance(each, torch.Tensor) for each in (qweight, qzeros, scales, indices)):
+    found: list[Any] = [getattr(layer, name, None) for name in (*_NAMES, "g_idx")]
+    if not all(isinstance(each, torch.Tensor) for each in found):
         return None
-    k, groups, n = indices.numel(), *scales.shape
+    qweight, qzeros, scales, indices = found
+    k, (groups, n) = indices.numel(), scales.shape
     bits = 32 * qweight.shape[0] / k if k else 0
     if qweight.dtype != torch.int32 or qweight.shape[1:] != (n,) or qzeros.shape != (groups, n * bits // 32):
         return f"{type(layer).__name__}: its qweight {list(qweight.shape)} is not packed as a GPTQ checkpoint's"
