@@ -12,6 +12,8 @@ import layerzero as lz  # noqa: E402
 from block_families import TOLERANCE, error, plan_of  # noqa: E402
 from layerzero.integrations.transformers.layers import Alibi  # noqa: E402
 from layerzero.integrations.transformers.recognise import observe  # noqa: E402
+from layerzero.integrations.transformers.recognise.patterns.scores import add_attends  # noqa: E402
+from layerzero.integrations.transformers.recognise.trace import Recorder  # noqa: E402
 from layerzero.integrations.transformers.run import linear_biases  # noqa: E402
 from layerzero.models.families import as_trained  # noqa: E402
 from layerzero.program import Program  # noqa: E402
@@ -146,28 +148,88 @@ def test_queries_that_are_bounded():
     assert set(plan_of(model).why_aside) == {"an attribute of a module was changed after kernelize"}
 
 
-# ---- what numbers tell
+# ---- scores that a layer writes out
 
 
-def recorded(scale=0.3, bias=None, mask=None):
-    query, key = torch.randn(2, 2, 4, 5, 8, generator=torch.Generator().manual_seed(1))
-    if mask is None:
-        mask = torch.full((2, 1, 5, 5), torch.finfo(torch.float32).min).triu(1)
-    seen = scale * (query @ key.transpose(-1, -2)) + (0 if bias is None else bias) + mask
-    return seen, query, key, {"rows": query, "attention_mask": mask}
+class Scores(torch.nn.Module):
+    """Attention of rows to themselves, whose scores `between` makes of their product."""
+
+    def __init__(self, between):
+        super().__init__()
+        self.between = between
+        self.register_buffer("triangle", torch.ones(1, 1, 9, 9, dtype=torch.bool).tril())
+
+    def forward(self, rows, attention_mask=None, bias=None):
+        heads = rows.view(2, 5, 4, 8).transpose(1, 2)
+        scores = self.between(self, heads @ heads.transpose(-1, -2), attention_mask, bias)
+        return (torch.softmax(scores, dim=-1) @ heads).transpose(1, 2).reshape(2, 5, 32)
+
+
+LEAST = torch.finfo(torch.float32).min
+SHOWN = torch.ones(1, 1, 5, 5, dtype=torch.bool).tril()
+ADDED = torch.where(SHOWN, 0.0, LEAST).expand(2, 1, 5, 5)
+
+
+def attends(between, mask=ADDED, bias=None):
+    """The further arguments of the attention in such a layer, None where there is none."""
+    layer, rows = Scores(between), torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode(), Recorder([layer]) as recorder:
+        layer(rows, attention_mask=mask, **({} if bias is None else {"bias": bias}))
+    (graph,) = recorder.graphs
+    add_attends(graph)
+    return next((node.kwargs for node in graph.nodes if node.op == "attend"), None)
 
 
 def alibi(factor=1.0, shift=0.0):
     return factor * lz.alibi_slopes(4)[:, None, None] * (torch.arange(5.0) + shift)
 
 
-def test_scores_are_told_by_the_constants_of_a_module():
-    seen, query, key, given = recorded()
-    assert linear_biases.scores_of(seen, query, key, [0.7], given) is None
-    assert linear_biases.scores_of(seen, query, key, [0.3], given) == (0.3, None)
-    assert linear_biases.scores_of(seen, query, key, [1 / 0.3], given)[0] == pytest.approx(0.3)
-    seen[0, 1, 3, 2] += 1e-3
-    assert linear_biases.scores_of(seen, query, key, [0.3], given) is None
+KNOWN = {
+    "a factor": (lambda s, x, mask, bias: x * 0.3 + mask, 0.3),
+    "a factor on the left": (lambda s, x, mask, bias: mask + 0.3 * x, 0.3),
+    "divided behind the mask": (lambda s, x, mask, bias: (x + mask) / 4, 0.25),
+    "a bound below all": (lambda s, x, mask, bias: (x * 0.3 + mask).clamp(min=LEAST), 0.3),
+    "a triangle of its own": (lambda s, x, mask, bias: torch.where(s.triangle[..., :5, :5], x, LEAST) + mask, 1.0),
+}
+
+
+@pytest.mark.parametrize("spelling", KNOWN)
+def test_what_is_between_a_product_and_a_softmax(spelling):
+    between, scale = KNOWN[spelling]
+    found = attends(between)
+    assert (
+        found["scaling"] == pytest.approx(scale) and found["alibi"] is None and found["mask"].name == "attention_mask"
+    )
+
+
+OTHERS = {
+    "a bound": lambda s, x, mask, bias: (x + mask).clamp(min=-1e4),
+    "a sum": lambda s, x, mask, bias: x + 1 + mask,
+    "a function": lambda s, x, mask, bias: torch.tanh(x) + mask,
+    "no mask": lambda s, x, mask, bias: x,
+    "a window of its own": lambda s, x, mask, bias: torch.where(s.triangle.triu(-6)[..., :5, :5], x, LEAST) + mask,
+    "a part of the mask": lambda s, x, mask, bias: x + mask[:, :, -1:],
+    "a mask that is turned": lambda s, x, mask, bias: x - mask,
+}
+
+
+@pytest.mark.parametrize("spelling", OTHERS)
+def test_scores_of_another_kind(spelling):
+    assert attends(OTHERS[spelling]) is None
+
+
+@pytest.mark.parametrize("kinds", [("global", "global"), ("global", "local")])
+def test_a_window_that_one_layer_has_in_a_buffer(kinds):
+    """No text as short as the one that is recorded shows it: the buffer does."""
+    sizes = {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 64, "window_size": 32}
+    config = transformers.GPTNeoConfig(**sizes, **_SIZES, attention_types=[[[*kinds], 1]])
+    model = as_trained(transformers.GPTNeoForCausalLM(config).eval())
+    own, report = copy.deepcopy(model), lz.kernelize(model)
+    assert ("decoder" in report.replaced) == (kinds == ("global", "global"))
+    ids, masks = ids_and_masks(50)
+    seen = masks["left"].bool()
+    results = [forward(each, input_ids=ids, attention_mask=masks["left"]).logits[seen] for each in (model, own)]
+    assert error(*results) <= TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -179,22 +241,26 @@ def test_scores_are_told_by_the_constants_of_a_module():
         (alibi() ** 2, None),
     ],
 )
-def test_slopes_are_told_by_the_bias(bias, slopes):
-    seen, query, key, given = recorded(bias=bias)
-    found = linear_biases.scores_of(seen, query, key, [0.3], given | {"bias": bias})
-    assert found.scale == 0.3 and found.alibi.argument == "bias" and not found.alibi.inverted
+@pytest.mark.parametrize("inverted", [False, True])
+def test_slopes_are_told_by_the_bias(bias, slopes, inverted):
+    def between(_, x, mask, bias):
+        return (x * 0.3 + bias).masked_fill(mask, LEAST) if inverted else x * 0.3 + bias + mask
+
+    found = attends(between, ~SHOWN.expand(2, 1, 5, 5) if inverted else ADDED, bias)["alibi"]
+    assert found.argument == "bias" and found.inverted == inverted
     if slopes is None:
-        assert found.alibi.slopes is None
+        assert found.slopes is None
     else:
-        torch.testing.assert_close(torch.tensor(found.alibi.slopes), slopes)
-    assert linear_biases.scores_of(seen, query, key, [0.3], given | {"bias": bias + 0.1}) is None
+        torch.testing.assert_close(torch.tensor(found.slopes), slopes)
+    assert attends(lambda s, x, mask, bias: x + bias * 2 + mask, bias=bias) is None
+    assert attends(lambda s, x, mask, bias: (x + bias) * 2 + mask, bias=bias) is None
+    assert attends(lambda s, x, mask, bias: x + bias.flip(0) + mask, bias=bias) is None
 
 
 def test_a_mask_with_numbers_between_is_no_mask():
     mask = torch.zeros(2, 1, 5, 5)
     mask[..., 0] = -3
-    seen, query, key, given = recorded(mask=mask)
-    assert linear_biases.scores_of(seen, query, key, [0.3], given) is None
+    assert attends(KNOWN["a factor"][0], mask) is None
     assert linear_biases.simplified(mask, False, 0) is mask
 
 

@@ -41,9 +41,11 @@ def form_of(graph: Graph) -> tuple[Any, ...]:
     def said(node: Node) -> tuple[Any, ...]:
         tensor = node.value if isinstance(node.value, torch.Tensor) else None
         shape = None if tensor is None else (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
-        own = None
+        own: Any = None
         if tensor is not None and node is not graph.rows and node.op in ("input", "constant"):
             own = tuple(tensor.flatten().tolist()) if tensor.numel() <= _FEW else id(tensor)
+        if tensor is not None and node.op == "parameter" and tensor.dtype == torch.bool:  # a mask: patterns read it
+            own = hash(tensor.cpu().numpy().tobytes())
         return node.op, node.name, node.module, plain(node.args), plain(node.kwargs), shape, own
 
     modules = [(name, type(module), _facts_of(graph, name, module)) for name, module in graph.layer.named_modules()]

@@ -152,8 +152,6 @@ def read(graph: Graph) -> Read:
         raise NotReached("was not reached by a small input")
     if graph.calls > 1:
         raise Unknown("is called several times in one forward")
-    if graph.rows.op != "input":
-        raise Unknown("its code writes into the rows that it got")
     if graph.refused:
         raise Unknown(graph.refused)
     if graph.result is None:
@@ -254,8 +252,8 @@ def _holder_of(parts: list[Part]) -> str:
 
 
 def _index_of(holder: Any) -> int:
-    index = getattr(holder, "layer_idx", None)
-    return -1 if index is None else index
+    indices = (getattr(holder, name, None) for name in ("layer_idx", "layer_id"))
+    return next((index for index in indices if index is not None), -1)
 
 
 def _bias(graph: Graph, holder: Any) -> Any:

@@ -39,12 +39,19 @@ class Node:
     """A call, or with `op` "input", "parameter" or "constant" a tensor that was there before; `name` says which one."""
 
     def __init__(
-        self, op: str, value: Any, args: Any = (), kwargs: Any = None, name: str = "", module: str = ""
+        self,
+        op: str,
+        value: Any,
+        args: Any = (),
+        kwargs: Any = None,
+        name: str = "",
+        module: str = "",
+        call: Any = None,
     ) -> None:
         self.op, self.value, self.args, self.kwargs = op, value, args, kwargs or {}
         self.name, self.module = name, module
         self.widened = False  # whether it was asked for in float32, which it is in already
-        self.call: Any = None  # (the function itself, its arguments as they were), to do the same to other numbers
+        self.call = call  # (the function itself, its arguments as they were), to do the same to other numbers
 
     @property
     def inputs(self) -> "list[Node]":
@@ -199,7 +206,7 @@ class Graph:
         if name == "setitem" or "out" in further:
             written = given[0] if name == "setitem" else further["out"]
             self._write(written)
-            self.add("written", args, kwargs, written, call=(None, args, kwargs))
+            self.add("written", args, kwargs, written, call=(_set if name == "setitem" else None, args, kwargs))
             return
         if not isinstance(result, (torch.Tensor, tuple, list)):
             if name in _READS and any(map(_is_of_numbers, _nodes_in((args, kwargs)))):
@@ -254,10 +261,13 @@ class Graph:
         return True
 
     def _write(self, tensor: Any) -> None:
-        """A call writes into a tensor: no node of another one over the same memory is what it was."""
+        """A call writes into a tensor: what others over the same memory hold from here on, no node says."""
         for each in [tensor] if isinstance(tensor, torch.Tensor) else tensor:
             for other in self._memory.get(each.untyped_storage().data_ptr(), set()) - {id(each)}:
-                self._by_tensor[other].op = "written"
+                before = self._by_tensor[other]
+                if before is self.rows:
+                    self.refused = self.refused or "its code writes into the rows that it got"
+                self._by_tensor[other] = Node("written", before.value, call=(None, (), {}))
 
 
 def _are_the_same(value: Any, known: Any) -> bool:
@@ -277,10 +287,17 @@ def again(node: Node, others: dict[int, torch.Tensor], depend: Any = None) -> to
             others[id(node)] = again(node.args[0], others, depend).to(node.value.dtype)
         else:
             func, args, kwargs = node.call if node.op != "item" else (lambda whole, index: whole[index], node.args, {})
+            if func is None:
+                raise unclear(node, "it is written into, and no graph says what it holds")
             args, kwargs = (_with(each, lambda one: again(one, others, depend)) for each in (args, kwargs))
             first = [each.clone() for each in args[:1] if isinstance(each, torch.Tensor)]  # the call may write into it
             others[id(node)] = func(*first, *args[len(first) :], **kwargs)
     return others[id(node)]
+
+
+def _set(base: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
+    base[index] = value
+    return base
 
 
 def _depends(node: Node, known: dict[int, bool]) -> bool:

@@ -1,25 +1,16 @@
-"""Attention that a model computes itself, recognised by its softmax; and ALiBi, the bias of its scores by a factor for each head.
+"""ALiBi, the bias of scores by a factor for each head, of attention that a model computes itself.
 
 A model makes the bias once and hands it to each layer. A program gets the slopes alone, where what a call was given is
 slope * position on all keys that are seen, up to a number for each head; else the bias as a part of the mask.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-import layerzero as lz
 from layerzero.integrations.transformers import biases
-from layerzero.integrations.transformers.arguments import MASK
 from layerzero.integrations.transformers.layers import Alibi
-
-
-class Scores(NamedTuple):
-    """How scores are computed: scale * query key^T, and `alibi` where they have it."""
-
-    scale: float
-    alibi: Alibi | None
 
 
 def hidden_by(scores: torch.Tensor) -> torch.Tensor:
@@ -27,56 +18,11 @@ def hidden_by(scores: torch.Tensor) -> torch.Tensor:
     return scores <= torch.finfo(scores.dtype).min / 64
 
 
-def scores_of(seen: torch.Tensor, query: Any, key: Any, constants: list[float], arguments: dict[str, Any]) -> Any:
-    """The Scores that `seen` (batch, heads, rows, keys) is, of what a layer was given and constants of its own; or None."""
-    mask, hidden = arguments.get(MASK), hidden_by(seen)
-    if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
-        return None
-    hides = mask if mask.dtype == torch.bool else hidden_by(mask)
-    inverted = mask.dtype == torch.bool and torch.equal(hides.expand_as(hidden), hidden)
-    if not inverted and not torch.equal((~hides if mask.dtype == torch.bool else hides).expand_as(hidden), hidden):
-        return None
-    if mask.dtype != torch.bool and mask[~hides].any():
-        return None
-    product = query.double() @ key.double().transpose(-1, -2)
-    summed = query.double().abs() @ key.double().abs().transpose(-1, -2)
-    known = [1.0, query.shape[-1] ** 0.5, *constants]
-    scales = {value for number in known if number for value in (number, 1 / number)}
-    given = [(None, torch.zeros(1, 1, 1, 1)), *_biases_in(arguments, seen.shape)]
-    for name, bias in given:
-        for scale in sorted(scales):
-            size = summed * abs(scale) + bias.abs()
-            near = (seen.double() - product * scale - bias).abs() <= 4 * torch.finfo(query.dtype).eps * size
-            if bool((near | hidden).all()):
-                return Scores(scale, None if name is None else Alibi(name, _slopes_of(bias, ~hidden), inverted))
-    return None
-
-
-def _biases_in(arguments: dict[str, Any], shape: Any) -> Any:
-    for name, value in [*arguments.items()][1:]:
-        plain = isinstance(value, torch.Tensor) and value.is_floating_point() and name != MASK
-        if plain and value.dim() > 1 and value.shape[-1] >= shape[-1]:
-            rows = rows_of(value, shape[1], shape[-1], shape[-1])
-            if rows is not None and rows.shape[0] in (1, shape[0]):
-                yield name, rows.double()
-
-
 def rows_of(given: torch.Tensor, heads: int, keys: int, total: int) -> torch.Tensor | None:
     """(batch or 1, heads, 1, total) of a bias for as many keys or more: the last `keys`, of these the first `total`."""
     if given.shape[-1] < total or given.numel() % (heads * given.shape[-1]):
         return None
     return given.reshape(-1, heads, 1, given.shape[-1])[..., max(given.shape[-1] - keys, 0) :][..., :total]
-
-
-def _slopes_of(bias: torch.Tensor, seen: torch.Tensor) -> tuple[float, ...] | None:
-    """Returns the published slopes for this number of heads, or what the numbers say; None if they are neither."""
-    seen = seen.any(dim=(1, 2))
-    last = bias[-1, :, 0]  # of a sequence without padding
-    for slopes in (lz.alibi_slopes(last.shape[0]).double(), (last[:, -1] - last[:, 0]) / max(last.shape[-1] - 1, 1)):
-        exact = bias.float() if bool((bias.float().double() == bias).all()) else bias
-        if are_linear(exact.to(torch.float32), slopes.float(), seen):
-            return tuple(slopes.float().tolist())
-    return None
 
 
 def are_linear(rows: torch.Tensor, slopes: torch.Tensor, seen: Any) -> bool:

@@ -1,7 +1,8 @@
 """The gated delta rule after a causal convolution, over a state in place of keys and values.
 
-The graph shows what the convolution reads, the gates and the norm after the rule. The rule between them is a loop over pieces of
-a text, different in each release: it is compared as a whole, with weights made up (`deltas.Trial`).
+What the convolution reads, the gates and the norm after the rule are read from the graph, and the sizes of heads. The rule
+between them is written differently in each release: its nodes are made again on made-up rows, gates and weights, and have
+to read, and keep in the cache, what the operations do, so weights that are zeros decide nothing.
 """
 
 import dataclasses
@@ -10,21 +11,22 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.cache_utils import LinearAttentionLayer
 
+from layerzero import _layerzero
 from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.arguments import MASK
-from layerzero.integrations.transformers.layers import Delta, Heads, Unknown, Unshown
-from layerzero.integrations.transformers.recognise import deltas
+from layerzero.integrations.transformers.layers import L2_EPS, Delta, Heads, Unknown
 from layerzero.integrations.transformers.recognise.layout import MOVES, places, rows_of, source_of
-from layerzero.integrations.transformers.recognise.match import any_node, call, match, parameter, uncast
+from layerzero.integrations.transformers.recognise.match import any_node, call, match, number_of, parameter, uncast
 from layerzero.integrations.transformers.recognise.patterns.attention import Found
 from layerzero.integrations.transformers.recognise.patterns.linear import Linears, name_of
 from layerzero.integrations.transformers.recognise.patterns.norm import norm_of
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, unclear
+from layerzero.integrations.transformers.recognise.trace import Graph, Node, again, unclear
 
+_conv, _rule = _layerzero.ops["causal_conv1d"], _layerzero.ops["gated_delta_rule"]
 _GATED = any_node("normed") * call("silu", any_node("gate"))
 _DECAY = call("neg", call("exp", parameter("a_log"))) * call("softplus", any_node("logits") + parameter("dt_bias"))
-_BETA_SCALES = (1.0, 2.0)
 
 
 def delta_of(graph: Graph, linears: Linears, out: Node) -> Found | None:
@@ -37,32 +39,48 @@ def delta_of(graph: Graph, linears: Linears, out: Node) -> Found | None:
     normed = None if found is None else norm_of(found["normed"], graph)
     if found is None or normed is None or len(convolutions) != 1:
         return None
-    conv, given = _convolution(graph, convolutions[0])
+    conv = _convolution(graph, convolutions[0])
     if normed[0].operation != "rms_norm":
         raise unclear(mixed, "what it reads of its state goes through no rms_norm")
     size = normed[1].value.shape[-1]
-    rows = given.value.transpose(1, 2).contiguous()
-    parts, gate = _parts(linears, given, out, size), _columns(linears, found["gate"])
+    parts, gate = _parts(linears, conv.given, out, size), _columns(linears, found["gate"])
     roots = {name_of(node): node for node in graph.nodes if name_of(node) is not None}
-    trial = deltas.Trial(graph.layer, conv, linears.use(out))
-    for delta in _candidates(graph, linears, conv, parts, gate, size, normed[0], linears.use(out)):
-        if trial.agrees(delta):
+    for delta, gates in _candidates(graph, linears, conv, parts, gate, size, normed[0], linears.use(out)):
+        kept = _kept(graph, delta)
+        if _agrees(conv, gates, normed[1], kept, delta):
             reads, masked = _reads(graph, [roots[name] for name in delta.linears])
-            _check_cache(graph, roots, rows, delta)
             return Found(dataclasses.replace(delta, masked=masked), reads)
     raise unclear(mixed, "its state is updated in a way that was not recognised")
 
 
-def _convolution(graph: Graph, node: Node) -> tuple[str, Node]:
-    """(path of the convolution, the node that it reads)."""
-    given = dict(zip(("input", "weight"), node.args, strict=False)) | node.kwargs
+@dataclasses.dataclass
+class _Convolution:
+    """path: of the module; given: the node that it reads, (batch, channels, positions); held: weight, and bias or None."""
+
+    path: str
+    given: Node
+    held: tuple[Node, Any]
+
+
+@dataclasses.dataclass
+class _Gates:
+    """The nodes of the logits of decay and beta, (batch, positions, heads), and of the vectors."""
+
+    decay: Node
+    beta: Node
+    a_log: Node
+    dt_bias: Node
+
+
+def _convolution(graph: Graph, node: Node) -> _Convolution:
+    given = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | node.kwargs
     held = source_of(given["weight"])
     path, _, key = held.name.rpartition(".")
     module: Any = graph.layer.get_submodule(path) if held.op == "parameter" else None
     plain = isinstance(module, nn.Conv1d) and key == "weight" and not structure.why_not_plain(module)
     if not plain or (module.stride, module.dilation, module.weight.shape[1]) != ((1,), (1,), 1):
         raise unclear(node, "its convolution mixes channels, or is no part of it")
-    return path, given["input"]
+    return _Convolution(path, given["input"], (held, given.get("bias")))
 
 
 def _parts(linears: Linears, given: Node, out: Node, size: int) -> list[Heads]:
@@ -113,26 +131,70 @@ def _as_heads(linears: Linears, node: Node, columns: list[tuple[Node, int]]) -> 
 
 
 def _candidates(
-    graph: Graph, linears: Linears, conv: str, parts: Any, gate: Heads, size: int, norm: Any, out: str
-) -> Iterator[Delta]:
+    graph: Graph, linears: Linears, conv: _Convolution, parts: Any, gate: Heads, size: int, norm: Any, out: str
+) -> Iterator[tuple[Delta, _Gates]]:
     query, key, value = parts
     number, width = value.heads * value.size // size, query.heads * query.size
+    shapes = (node.value.shape for node in graph.nodes if node.op in MOVES and isinstance(node.value, torch.Tensor))
+    sizes = {tuple(shape[-2:]) for shape in shapes if len(shape) == 4 and shape[-2] * shape[-1] == width}
     decays = [found for node in graph.nodes if (found := match(_DECAY, node)) is not None]
-    betas = [node.args[0] for node in graph.nodes if node.op == "sigmoid" and node.value.shape[-1] == number]
-    taps = graph.layer.get_parameter(f"{conv}.weight").shape[-1]
-    for decay, logits in ((decay, logits) for decay in decays for logits in betas):
-        vectors: Any = [tuple(decay[name].name.rpartition(".")[::2]) for name in ("a_log", "dt_bias")]
+    betas = [node for node in graph.nodes if node.op == "sigmoid" and node.value.shape[-1] == number]
+    for decay, beta in ((decay, beta) for decay in decays for beta in betas):
+        gates = _Gates(decay["logits"], uncast(beta.args[0]), decay["a_log"], decay["dt_bias"])
+        vectors: Any = [tuple(node.name.rpartition(".")[::2]) for node in (gates.a_log, gates.dt_bias)]
         if any(graph.layer.get_submodule(path)._parameters.get(key) is None for path, key in vectors):
             continue
-        g, beta = _columns(linears, decay["logits"]), _columns(linears, logits)
-        # Many heads first: a trial costs the less, the smaller a state is.
-        for heads in (n for n in range(number, 0, -1) if number % n == 0 and width % n == 0):
-            for scale in _BETA_SCALES:
-                yield Delta(
-                    query, key, value, gate, g, beta,
-                    heads=(heads, width // heads), value_heads=(number, size), conv=conv, taps=taps,
-                    a_log=vectors[0], dt_bias=vectors[1], norm=norm, out=out, beta_scale=scale, masked=False,
-                )  # fmt: skip
+        g, b = _columns(linears, gates.decay), _columns(linears, gates.beta)
+        factors = [number_of(arg) for user in graph.users.get(id(beta), ()) if user.op == "mul" for arg in user.args]
+        for heads in sorted(heads for heads in sizes if number % heads[0] == 0):
+            yield Delta(
+                query, key, value, gate, g, b,
+                heads=heads, value_heads=(number, size), conv=conv.path, taps=conv.held[0].value.shape[-1],
+                a_log=vectors[0], dt_bias=vectors[1], norm=norm, out=out,
+                beta_scale=next(filter(None, factors), 1.0), masked=False,
+            ), gates  # fmt: skip
+
+
+def _kept(graph: Graph, delta: Delta) -> tuple[Node, Node]:
+    """The nodes of what the cache keeps of the layer: rows that the convolution reads again, and the state."""
+    layers: Any = getattr(graph.arguments.get(graph.cache or ""), "layers", ())
+    index = getattr(graph.layer.get_submodule(delta.a_log[0]), "layer_idx", -1)
+    kept = layers[index] if 0 <= index < len(layers) else None
+    if type(kept) is not LinearAttentionLayer:
+        raise Unknown("its state is kept in a cache of another kind")
+    return graph.node_of(kept.conv_states[0]), graph.node_of(kept.recurrent_states[0])
+
+
+def _agrees(conv: _Convolution, gates: _Gates, read: Node, kept: tuple[Node, Node], delta: Delta) -> bool:
+    """Whether the graph and the operations read the same of made-up rows, and keep the same."""
+    made: dict[int, torch.Tensor] = {}
+
+    def make(node: Node, factor: float = 1.0) -> torch.Tensor:
+        tensor = structure.normal(*node.value.shape, seed=len(made)) * factor
+        made[id(node)] = tensor.to(node.value.device)
+        return tensor
+
+    rows, (weight, bias) = make(conv.given), conv.held
+    rows[..., rows.shape[-1] // 2 :] *= 3e-4  # keys so short that their norm shows what is added to it
+    made[id(conv.given)].copy_(rows)
+    batch, channels, length = rows.shape
+    taps = make(weight, delta.taps**-0.5).reshape(channels, -1)
+    before = rows.new_zeros(batch, channels, delta.taps)
+    further = {"bias": None if bias is None else make(bias), "activation": "silu"}
+    mixed = _conv(rows.transpose(1, 2).contiguous(), taps, before.clone(), **further)
+    (heads, key), (number, size) = delta.heads, delta.value_heads
+    parts = mixed.split([heads * key, heads * key, number * size], -1)
+    shapes = ((heads, key), (heads, key), (number, size))
+    q, k, v = (part.unflatten(-1, shape) for part, shape in zip(parts, shapes, strict=True))
+    g, beta = (make(node).reshape(batch, length, number) for node in (gates.decay, gates.beta))
+    state = rows.new_zeros(batch, number, key, size)
+    vectors = {"a_log": make(gates.a_log), "dt_bias": make(gates.dt_bias)}
+    expected = _rule(q, k, v, g, beta, state, l2_eps=L2_EPS, beta_scale=delta.beta_scale, **vectors)
+    actual, last, states = (again(node, made).cpu() for node in (read, kept[1], kept[0]))
+    if not torch.equal(states.float(), torch.cat([before, rows], -1)[..., -delta.taps :].to(states.dtype).float()):
+        return False
+    same = last.dtype == state.dtype and last.shape == state.shape and structure.agrees(state, last)
+    return same and structure.agrees_by_row(expected.reshape(actual.shape).to(actual.dtype), actual)
 
 
 def _reads(graph: Graph, roots: list[Node]) -> tuple[Node, bool]:
@@ -148,13 +210,3 @@ def _reads(graph: Graph, roots: list[Node]) -> tuple[Node, bool]:
         if source_of(uncast(found[other])).value is mask and mask.shape == reads.value.shape[:2]:
             return rows_of(found[name]), True
     return reads, False
-
-
-def _check_cache(graph: Graph, roots: Any, rows: torch.Tensor, delta: Delta) -> None:
-    """Raises Unknown unless the cache keeps the rows that the convolution reads again, and the state."""
-    if not all(root.value.any() for name, root in roots.items() if name in delta.linears):
-        raise Unshown("its weights are zeros: nothing shows what the cache keeps")
-    layers: Any = getattr(graph.arguments.get(graph.cache or ""), "layers", ())
-    index = getattr(graph.layer.get_submodule(delta.a_log[0]), "layer_idx", -1)
-    results = {name: roots[name].value.reshape(*rows.shape[:2], -1) for name in delta.linears}
-    deltas.check_cache(graph.layer, layers[index] if 0 <= index < len(layers) else None, results, rows, delta)

@@ -1,20 +1,26 @@
 """Attention that a layer computes by torch's own functions: scaled_dot_product_attention, or a product of queries and keys,
 a softmax, and a product with values. It becomes a node "attend", as attention through Transformers' interface is one.
+
+Between product and softmax there may be factors, the layer's mask, a bias by distance that it is given (ALiBi) and a
+bound below all scores, in any order. Of ALiBi a program gets the slopes alone, where the bias is slope * position.
 """
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
-from layerzero.integrations.transformers import structure
+import torch
+
+import layerzero as lz
 from layerzero.integrations.transformers.arguments import MASK
-from layerzero.integrations.transformers.recognise.layout import MOVES, source_of
+from layerzero.integrations.transformers.layers import Alibi
+from layerzero.integrations.transformers.recognise.layout import MOVES, places, source_of
 from layerzero.integrations.transformers.recognise.match import number_of, uncast
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, again
+from layerzero.integrations.transformers.recognise.trace import Graph, Node
 from layerzero.integrations.transformers.run import linear_biases
 
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-_BETWEEN = {"add", "mul", "div", "sub", "masked_fill", "where", "clamp", "maximum", *MOVES}
+_SHAPES = ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "cast")
+_NOT = ("logical_not", "invert", "bitwise_not")
 
 
 def add_attends(graph: Graph) -> None:
@@ -58,48 +64,152 @@ def _of_function(graph: Graph, node: Node) -> None:
 
 
 def _of_softmax(graph: Graph, weights: Node, product: Node) -> None:
-    scores = weights.args[0]
-    found = _product_below(scores)
-    batch = graph.rows.value.shape[0]
-    if found is None:
+    batch, found = graph.rows.value.shape[0], _Scores()
+    if not found.walk(weights.args[0], 1.0) or not found.is_known(graph, weights.args[0].value):
         return
-    left, right, factors = found
 
     def heads(node: Node, turns: bool) -> Node:
         node = uncast(node)
         value = node.value.transpose(-1, -2) if turns else node.value
         shape = (batch, -1, *value.shape[-2:])
-        made = Node("reshape", value.reshape(shape), (node,), module=node.module)
-        made.call = lambda t: (t.transpose(-1, -2) if turns else t).reshape(shape), (node,), {}
-        return made
+        call = (lambda t: (t.transpose(-1, -2) if turns else t).reshape(shape)), (node,), {}
+        return Node("reshape", value.reshape(shape), (node,), module=node.module, call=call)
 
-    query, key, value = heads(left, False), heads(right, True), heads(product.args[1], False)
-    other = {
-        id(node): structure.normal(*node.value.shape, seed=seed).to(node.value)
-        for seed, node in enumerate((uncast(left), uncast(right)))
-    }
-    seen = again(scores, dict(other)).reshape(batch, -1, *scores.value.shape[-2:])
-    known = linear_biases.scores_of(seen, again(query, dict(other)), again(key, dict(other)), factors, graph.arguments)
-    if known is not None:
-        mask = graph.node_of(graph.arguments[MASK])
-        further = {"mask": mask, "is_causal": graph.cache is not None, "scaling": known.scale, "alibi": known.alibi}
-        _replace(graph, product, [query, key, value], further)
+    given = [heads(found.left, False), heads(found.right, True), heads(product.args[1], False)]
+    further = {"mask": found.mask, "is_causal": graph.cache is not None, "scaling": found.scale, "alibi": found.alibi}
+    _replace(graph, product, given, further)
 
 
-def _product_below(scores: Node) -> tuple[Node, Node, list[float]] | None:
-    """(queries, keys, the numbers by which a sum of their product and of biases is multiplied or divided)."""
-    numbers: list[float] = []
-    todo = [scores]
-    while todo:
-        node = uncast(todo.pop())
+class _Scores:
+    """What is between a product of queries and keys and a softmax: left and right, the product's operands; mask: the layer's, by its node."""
+
+    left: Any = None
+    right: Any = None
+    scale = 1.0
+    mask: Any = None
+    inverted = False  # whether a boolean mask is True where it hides
+    alibi: Alibi | None = None
+
+    def __init__(self) -> None:
+        self.added: list[tuple[Node, float]] = []
+        self.hidden: list[tuple[Node, bool]] = []  # (where, whether True hides)
+
+    def walk(self, node: Node, factor: float) -> bool:
+        """Goes down to the product; False at what is none of these. factor: by which the node is multiplied."""
+        if node.op in _SHAPES:
+            return self.walk(node.inputs[0], factor)
         if node.op == "matmul":
-            return node.args[0], node.args[1], numbers
+            self.left, self.right, self.scale = *node.args, factor
+            return True
         if node.op == "baddbmm":
             given = dict(zip(("input", "batch1", "batch2"), node.args, strict=False)) | node.kwargs
-            return given["batch1"], given["batch2"], [*numbers, float(given.get("alpha", 1.0))]
-        if node.op in _BETWEEN:
-            numbers += [abs(n) for n in map(number_of, node.args) if n and math.isfinite(n)]
-            todo += node.inputs
+            self.left, self.right, self.scale = given["batch1"], given["batch2"], factor * given.get("alpha", 1.0)
+            self.added.append((given["input"], factor * given.get("beta", 1.0)))
+            return True
+        if node.kwargs or len(node.args) < 2:
+            return False
+        first, second, *further = node.args
+        if node.op in ("mul", "div", "add"):
+            return self._walk_of_two(node.op, first, second, factor)
+        if node.op in ("masked_fill", "where"):
+            where, inner = (second, first) if node.op == "masked_fill" else (first, second)
+            self.hidden.append((where, node.op == "masked_fill"))
+            return _is_hidden(number_of(further[0]), node) and self.walk(inner, factor)
+        bound = number_of(second) if node.op in ("maximum", "clamp") and further in ([], [None]) else None
+        return _is_hidden(bound, node) and self.walk(first, factor)
+
+    def _walk_of_two(self, op: str, first: Any, second: Any, factor: float) -> bool:
+        if op == "add":
+            pair = (first, second) if _has_product(first) else (second, first)
+            self.added.append((pair[1], factor))
+            return isinstance(pair[1], Node) and _has_product(pair[0]) and self.walk(pair[0], factor)
+        number = number_of(second)
+        if op == "mul" and number is None:
+            first, number = second, number_of(first)
+        return bool(number) and self.walk(first, factor * number if op == "mul" else factor / number)
+
+    def is_known(self, graph: Graph, scores: torch.Tensor) -> bool:
+        """Whether all that is added is the layer's mask and a bias by distance, and what is hidden is what the mask hides."""
+        mask, (rows, keys) = graph.arguments.get(MASK), scores.shape[-2:]
+        if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
+            return False
+        biases = [(node, factor) for node, factor in self.added if factor <= 0 or not self._is_mask(node, mask)]
+        causal = torch.ones(rows, keys, dtype=torch.bool, device=mask.device).tril(keys - rows)
+        own = [_is_triangle(where, causal) for where, hides in self.hidden if not self._is_mask(where, mask, hides)]
+        if self.mask is None or len(biases) > 1 or not all(own):
+            return False
+        shown = mask == self.inverted if mask.dtype == torch.bool else ~linear_biases.hidden_by(mask)
+        if (mask.is_floating_point() and bool(mask[shown].any())) or (own and bool((shown & ~causal).any())):
+            return False
+        heads = scores.numel() // (graph.rows.value.shape[0] * rows * keys)
+        return all(self._is_bias(node, factor, heads, keys, shown) for node, factor in biases) and (
+            self.alibi is not None or not self.inverted
+        )
+
+    def _is_mask(self, node: Node, mask: torch.Tensor, hides: bool | None = None) -> bool:
+        """hides: whether True hides, None where it is added."""
+        root, whole = source_of(node), _is_whole(node)
+        while root.op in _NOT and hides is not None:
+            node, hides = root.inputs[0], not hides
+            root, whole = source_of(node), whole and _is_whole(node)
+        if not whole or root.value is not mask or (hides is None) is not mask.is_floating_point():
+            return False
+        self.mask, self.inverted = root, bool(hides)
+        return True
+
+    def _is_bias(self, node: Node, factor: float, heads: int, keys: int, shown: torch.Tensor) -> bool:
+        """Whether it is an argument of the layer in the form of which `linear_biases.applied` makes more positions."""
+        root = source_of(node)
+        found, given = places(node, root, {}), root.value
+        if factor != 1.0 or root.op != "input" or found is None or not given.is_floating_point():
+            return False
+        order = linear_biases.rows_of(torch.arange(given.numel()).reshape(given.shape), heads, keys, keys)
+        rows = linear_biases.rows_of(given, heads, keys, keys)
+        if order is None or rows is None or order.numel() != found.numel():
+            return False
+        self.alibi = Alibi(root.name, _slopes_of(rows.double(), shown), self.inverted)
+        return torch.equal(found.reshape(order.shape[0], heads, 1, keys), order)
+
+
+def _has_product(node: Any) -> bool:
+    """Whether scores are below a node, and not a mask or a bias."""
+    return isinstance(node, Node) and (node.op in ("matmul", "baddbmm") or any(map(_has_product, node.inputs)))
+
+
+def _is_whole(node: Node) -> bool:
+    """Whether a node is all of its source in the same order, but for axes that are expanded."""
+    root = source_of(node)
+    found, order = places(node, root, {}), torch.arange(root.value.numel()).reshape(root.value.shape)
+    if found is None or found.dim() != order.dim() or found.numel() < order.numel():
+        return False
+    fits = all(size in (1, own) for size, own in zip(order.shape, found.shape, strict=True))
+    return fits and torch.equal(found, order.expand_as(found))
+
+
+def _is_hidden(number: float | None, node: Node) -> bool:
+    """Whether nothing is seen of scores of that number."""
+    return number is not None and number <= torch.finfo(node.value.dtype).min / 64
+
+
+def _is_triangle(where: Node, causal: torch.Tensor) -> bool:
+    """Whether a buffer of the layer, of which this is a part, shows each row the keys up to its own."""
+    root = source_of(where)
+    held = root.value
+    if root.op != "parameter" or held.dim() < 2 or where.value.numel() != causal.numel():
+        return False
+    return torch.equal(held.bool(), torch.ones_like(held, dtype=torch.bool).tril()) and torch.equal(
+        where.value.reshape(causal.shape).bool(), causal
+    )
+
+
+def _slopes_of(bias: torch.Tensor, shown: torch.Tensor) -> tuple[float, ...] | None:
+    """Returns the published slopes for this number of heads, or what the numbers say; None if they are neither."""
+    seen = shown.any(dim=(1, 2))
+    last = bias[-1, :, 0]  # of a sequence without padding
+    for slopes in (lz.alibi_slopes(last.shape[0]).double(), (last[:, -1] - last[:, 0]) / max(last.shape[-1] - 1, 1)):
+        exact = bias.float() if bool((bias.float().double() == bias).all()) else bias
+        if linear_biases.are_linear(exact.to(torch.float32), slopes.float(), seen):
+            return tuple(slopes.float().tolist())
     return None
 
 
