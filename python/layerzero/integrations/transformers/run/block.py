@@ -10,26 +10,21 @@ from layerzero.integrations.transformers.caches import rows_cache, states_cache
 from layerzero.integrations.transformers.caches.paged_cache import PagedCache
 from layerzero.integrations.transformers.layers import (
     Attention,
-    Columns,
     Delta,
     Experts,
     Heads,
     Latent,
     Layer,
-    Mlp,
-    Norm,
     Norms,
-    Rope,
 )
-from layerzero.integrations.transformers.run.block_deltas import DeltaSteps
-from layerzero.integrations.transformers.run.block_experts import ExpertSteps
-from layerzero.integrations.transformers.run.block_latents import LatentSteps
-from layerzero.integrations.transformers.run.blocks import add_product
+from layerzero.integrations.transformers.run.block_deltas import delta_steps
+from layerzero.integrations.transformers.run.block_experts import experts_steps
+from layerzero.integrations.transformers.run.block_latents import latent_steps
 from layerzero.integrations.transformers.run.encoded import Encoded, keys_and_values
-from layerzero.program import Program, ProgramBuilder, Rows
+from layerzero.integrations.transformers.run.steps import Steps
+from layerzero.program import Program, Rows
 
 PIECE = 256  # rows of a prompt of one sequence that a program takes at a time
-DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
 class BlockProgram:
@@ -42,19 +37,13 @@ class BlockProgram:
     """
 
     def __init__(self, plan: Any) -> None:
-        self.plan = plan
-        self.layers: rows_cache.Sizes = []  # of decoders
-        self.states: list[states_cache.State] = []
-        self.dtype = plan.dtype
-        first = plan.layers[0]
-        self.width = first.sizes(first.shape.attention.linears[0])[1]
-        self.ropes: list[Rope | None] = [None] * plan.stack.groups
-        for layer in plan.stack.layers:
-            self.ropes[layer.group] = self.ropes[layer.group] or layer.attention.rope
-        self.cross = plan.stack.cross  # attends to an encoder's rows too
+        self.plan, self.dtype = plan, plan.dtype
+        builder = _Builder(plan)
+        self.program = builder.build()
+        self.layers, self.states = builder.layers, builder.states
+        self.width, self.ropes, self.cross = builder.width, builder.ropes, builder.cross
         self.masked = {group for group, delta in plan.stack.deltas.items() if delta.masked}
         self.shown = torch.ones(1, 1, 1, dtype=self.dtype)  # the mask of those where there is none
-        self.program = _Builder(plan, self).build()
         self._paged: dict[bool, Program] = {}  # the same over blocks; True: with scales
 
     def run(
@@ -115,7 +104,7 @@ class BlockProgram:
     def _run_paged(self, hidden: Any, groups: Any, cache: PagedCache, pads: Any, output: Any, slopes: Any) -> Any:
         scaled = cache.manager.has_scales
         if scaled not in self._paged:
-            self._paged[scaled] = _PagedBuilder(self.plan, self, scaled).build()
+            self._paged[scaled] = _PagedBuilder(self.plan, scaled).build()
         groups = [(None, *tables) for _, *tables in groups]  # the lists of pages say what the masks do
         with cache.extended(self.layers, hidden, pads) as blocks:
             self._call(self._paged[scaled], (hidden, *self._inputs(groups, slopes), *blocks), (output,))
@@ -147,19 +136,7 @@ class BlockProgram:
         return sum(heads * (key + value) for _, heads, key, value in self.layers) * self.dtype.itemsize
 
 
-class _Builder(LatentSteps, DeltaSteps, ExpertSteps):
-    """Turns descriptions into steps. What is added to the stream waits until somebody reads it: a norm adds it itself."""
-
-    def __init__(self, plan: Any, program: BlockProgram) -> None:
-        self.plan, self.program = plan, program
-        self.make = ProgramBuilder()
-        self.dtype, self.width = DTYPES[program.dtype], program.width
-        self.stream: Any = self.make.input()
-        self.waiting: list[tuple[Rows, float]] = []
-        self.groups = [tuple(self.make.input() for _ in range(3)) for _ in program.ropes]
-        self.slopes = {group: self.make.input() for group in plan.alibis}
-        self.encoded_mask = self.make.input() if program.cross else None
-
+class _Builder(Steps):
     def build(self) -> Program:
         for layer in self.plan.layers:
             self.tables = layer
@@ -167,92 +144,12 @@ class _Builder(LatentSteps, DeltaSteps, ExpertSteps):
         output = Rows(self.make.output(self.width, self.dtype), (self.width,))
         if self.plan.norm is not None:
             norm, self.tables = self.plan.norm[0], {self.plan.norm[0].name: self.plan.norm[1]}
-            self._normed_stream(norm, output)
+            self.normed_stream(norm, output)
         elif self.waiting:
-            self._add_up(output)
+            self.add_up(output)
         else:
             self.make.add("cast", [output], input=self.stream, dtype=self.dtype)
         return self.make.build()
-
-    # ---- rows
-
-    def _rows(self, *axes: int) -> Rows:
-        rows = Rows(0, axes)
-        return Rows(self.make.rows(rows.size, self.dtype), axes)
-
-    def _add_up(self, output: Rows | None = None) -> Any:
-        """Everything that waits goes into the stream, at last into `output`."""
-        while self.waiting:
-            delta, factor = self.waiting.pop(0)
-            into = self._rows(self.width) if self.waiting or output is None else output
-            self.make.add("elementwise", [into], input=self.stream, other=delta, function="add", scale=factor)
-            self.stream = into
-        return self.stream
-
-    def _normed_stream(self, norm: Norm, into: Rows | None = None) -> Rows:
-        """The stream and what waits for it, normalised; the stream is the sum from here on."""
-        into = into or self._rows(self.width)
-        last = self.waiting.pop() if self.waiting and self.waiting[-1][1] == 1.0 else None
-        stream = self._add_up()
-        if last is None:
-            self.make.add(norm.operation, [into], input=stream, **self._norm_arguments(norm, self.width))
-        else:
-            self.stream = self._rows(self.width)
-            given = {"input": last[0], "residual": stream} | self._norm_arguments(norm, self.width)
-            self.make.add(f"fused_add_{norm.operation}", [into, self.stream], **given)
-        return into
-
-    def _norm_arguments(self, norm: Norm, width: int) -> dict[str, Any]:
-        table = self.tables[norm.name]
-        given = {"weight": self.make.weight(table.get("weight")), "eps": norm.eps, "weight_offset": norm.offset}
-        if norm.operation == "rms_norm":
-            return given
-        return given | {"normalized_shape": width, "bias": self.make.weight(table.get("bias"))}
-
-    def _normed(self, source: Rows, norm: Norm | None, into: Rows | None = None) -> Rows:
-        if norm is None:
-            return source
-        into = into or self._rows(*source.axes)
-        if norm.operation == "elementwise":
-            factors = self.tables[norm.name][norm.vector]
-            self.make.add("elementwise", [into], input=source, other=self.make.weight(factors), function="mul")
-        else:
-            self.make.add(norm.operation, [into], input=source, **self._norm_arguments(norm, source.axes[-1]))
-        return into
-
-    def _linear(self, source: Any, name: str) -> Rows:
-        table, out = self.tables[name], self._rows(self.tables.sizes(name)[0])
-        blocks = self.plan.blocks(table)
-        if blocks is None:
-            weight, bias = self.make.weight(self.tables.weight(name)), self.make.weight(table.get("bias"))
-            self.make.add("linear", [out], input=source, weight=weight, bias=bias)
-        else:
-            add_product(self.make, out, self._copied(source), blocks.product(table["bias"]), self.dtype)
-        return out
-
-    def _copied(self, source: Any) -> Rows:
-        """Returns rows unchanged; a run's result (the stream, before any norm) as rows of its own."""
-        if isinstance(source, Rows):
-            return source
-        into = self._rows(self.width)
-        self.make.add("cast", [into], input=source, dtype=self.dtype)
-        return into
-
-    def _linears(self, source: Any, names: tuple[str, ...]) -> dict[str, Rows]:
-        """Products with one input: one call if their blocks can be adjacent."""
-        tables = [self.tables[name] for name in names]
-        joined = self.plan.joined(tables) if len(names) > 1 else None
-        if joined is None:
-            return {name: self._linear(source, name) for name in names}
-        sizes = [table["weight"].shape[0] for table in tables]
-        out = self._rows(sum(sizes))
-        add_product(self.make, out, self._copied(source), joined, self.dtype)
-        return {
-            name: Rows(out.value, (n,), column=sum(sizes[:i]))
-            for i, (name, n) in enumerate(zip(names, sizes, strict=True))
-        }
-
-    # ---- a layer
 
     def _layer(self, layer: Layer) -> None:
         source = self._source(layer.attention_norms)
@@ -265,59 +162,36 @@ class _Builder(LatentSteps, DeltaSteps, ExpertSteps):
             source = self._source(layer.mlp_norms)
         elif layer.mlp_norms.before != layer.attention_norms.before:
             before = layer.mlp_norms.before
-            source = read if before is None else self._normed_of(read, before)
+            source = read if before is None else self.normed_of(read, before)
         mlp = layer.mlp
-        result = self._experts(mlp, source) if isinstance(mlp, Experts) else self._mlp(mlp, source)
+        result = experts_steps(self, mlp, source) if isinstance(mlp, Experts) else self.mlp(mlp, source)
         self._push(result, layer.mlp_norms, layer)
 
     def _source(self, norms: Norms) -> Any:
-        return self._add_up() if norms.before is None else self._normed_stream(norms.before)
-
-    def _normed_of(self, stream: Any, norm: Norm) -> Rows:
-        into = self._rows(self.width)
-        self.make.add(norm.operation, [into], input=stream, **self._norm_arguments(norm, self.width))
-        return into
+        return self.add_up() if norms.before is None else self.normed_stream(norms.before)
 
     def _push(self, result: Rows, norms: Norms, layer: Layer) -> None:
-        self.waiting.append((self._normed(result, norms.after), layer.factor))
+        self.waiting.append((self.normed(result, norms.after), layer.factor))
         if norms.behind is not None:
-            self.stream = self._normed_stream(norms.behind)
-
-    def _mlp(self, mlp: Mlp, source: Any) -> Rows:
-        given = self._linears(source, mlp.linears)
-
-        def part(columns: Columns) -> Rows:
-            rows = given[columns.linear]
-            return Rows(rows.value, (columns.width,), column=rows.column + columns.column)
-
-        hidden = self._rows(mlp.up.width)
-        if mlp.operation == "activation":
-            self.make.add("activation", [hidden], input=part(mlp.gate or mlp.up), function=mlp.kind)
-            if mlp.gate is not None:
-                gated, hidden = hidden, self._rows(mlp.up.width)
-                self.make.add("elementwise", [hidden], input=gated, other=part(mlp.up), function="mul")
-        elif mlp.gate is not None:
-            further = {} if mlp.kind is None else {"approximate": mlp.kind}
-            self.make.add(mlp.operation, [hidden], gate=part(mlp.gate), up=part(mlp.up), **further)
-        return self._linear(self._normed(hidden, mlp.norm), mlp.out)
+            self.stream = self.normed_stream(norms.behind)
 
     def _attention(self, layer: Layer, source: Any) -> Rows:
         own = layer.attention
         if isinstance(own, Delta):
-            return self._delta(layer, own, source)
-        given = self._linears(source, own.linears)
+            return delta_steps(self, layer, own, source)
+        given = self.linears(source, own.linears)
         if own.latent is not None:
-            return self._linear(self._over_latents(layer, own.latent, given), own.out)
+            return latent_steps(self, layer, own.latent, given, self._attend_latents)
         query, key, value = (self._heads(given, part) for part in (own.query, own.key, own.value))
         query = self._turned(query, own.query, layer)
-        mixed = self._rows(*query.axes)
+        mixed = self.rows(*query.axes)
         self._attend(layer, query, key, value, mixed)
         if own.gate is not None:
             mixed = self._gated(mixed, self._heads(given, own.gate))
-        return self._linear(self._normed(Rows(mixed.value, (mixed.size,)), own.mixed), own.out)
+        return self.linear(self.normed(Rows(mixed.value, (mixed.size,)), own.mixed), own.out)
 
     def _gated(self, mixed: Rows, gate: Rows) -> Rows:
-        factors, gated = self._rows(*mixed.axes), self._rows(*mixed.axes)
+        factors, gated = self.rows(*mixed.axes), self.rows(*mixed.axes)
         self.make.add("activation", [factors], input=gate, function="sigmoid")
         self.make.add("elementwise", [gated], input=mixed, other=factors, function="mul")
         return gated
@@ -326,10 +200,10 @@ class _Builder(LatentSteps, DeltaSteps, ExpertSteps):
         """Returns heads as attention takes them, in `into` if that is passed: rotated, then normalised if the norm comes last."""
         rope, (_, cos, sin) = layer.attention.rope, self.groups[layer.group]
         if rope is not None:
-            out = into if into is not None and not part.behind else self._rows(*rows.axes)
+            out = into if into is not None and not part.behind else self.rows(*rows.axes)
             tables = {"cos": cos, "sin": sin, "interleaved": rope.interleaved, "rotary_dim": rope.rotary_dim}
             self.make.add("rope", [out], input=rows, **tables)
-            return self._normed(out, part.norm, into) if part.behind else out
+            return self.normed(out, part.norm, into) if part.behind else out
         if into is not None:
             self.make.add("cast", [into], input=rows, dtype=self.dtype)
         return into or rows
@@ -339,7 +213,7 @@ class _Builder(LatentSteps, DeltaSteps, ExpertSteps):
         own: Any = layer.attention
         if own.causal:
             keys, values = (Rows(self.make.cache(self.dtype), rows.axes) for rows in (key, value))
-            self.program.layers.append((layer.index, own.key.heads, own.key.size, own.value.size))
+            self.layers.append((layer.index, own.key.heads, own.key.size, own.value.size))
             self._turned(key, own.key, layer, keys)
             self.make.add("cast", [values], input=value, dtype=self.dtype)
         else:
@@ -361,33 +235,33 @@ class _Builder(LatentSteps, DeltaSteps, ExpertSteps):
         return None if own.sinks is None else self.make.weight(self.tables[own.sinks[0]][own.sinks[1]])
 
     def _attention_to_encoder(self, own: Attention, source: Any) -> Rows:
-        query = self._heads(self._linears(source, (own.query.linear,)), own.query)
-        mixed = self._rows(*query.axes)
+        query = self._heads(self.linears(source, (own.query.linear,)), own.query)
+        mixed = self.rows(*query.axes)
         seen = {"key": self.make.input(), "value": self.make.input(), "attn_mask": self.encoded_mask}
         softcap = {} if own.softcap is None else {"softcap": own.softcap}
         scale = own.scale * own.query.factor
         self.make.add("attention", [mixed], query=query, **seen, causal=False, scale=scale, **softcap)
-        return self._linear(Rows(mixed.value, (mixed.size,)), own.out)
+        return self.linear(Rows(mixed.value, (mixed.size,)), own.out)
 
     def _heads(self, given: dict[str, Rows], part: Heads) -> Rows:
         rows = given[part.linear]
         if part.norm is not None and part.whole:
-            rows = self._normed(rows, part.norm)
+            rows = self.normed(rows, part.norm)
         if part.groups > 1 or part.step == 0:
             heads = self._beside_each_other(rows, part)
         else:
             step = part.step if part.step != part.size else 0
             heads = Rows(rows.value, (part.heads, part.size), rows.column + part.column, step=step)
-        heads = heads if part.whole or part.behind else self._normed(heads, part.norm)
+        heads = heads if part.whole or part.behind else self.normed(heads, part.norm)
         for bound, function in zip(part.clip or (), ("maximum", "minimum"), strict=False):
-            clipped, limit = self._rows(*heads.axes), torch.tensor([bound], dtype=self.program.dtype)
+            clipped, limit = self.rows(*heads.axes), torch.tensor([bound], dtype=self.torch_dtype)
             self.make.add("elementwise", [clipped], input=heads, other=self.make.weight(limit), function=function)
             heads = clipped
         return heads
 
     def _beside_each_other(self, rows: Rows, part: Heads) -> Rows:
         """Copies heads stored in groups: the first of each group, then the second of each, and so on."""
-        into, each = self._rows(part.heads, part.size), part.heads // part.groups
+        into, each = self.rows(part.heads, part.size), part.heads // part.groups
         for index in range(each):
             column = rows.column + part.column + index * part.step
             source = Rows(rows.value, (part.groups, part.size), column, step=part.group_step)
@@ -395,13 +269,28 @@ class _Builder(LatentSteps, DeltaSteps, ExpertSteps):
             self.make.add("cast", [target], input=source, dtype=self.dtype)
         return into
 
+    def _attend_latents(self, layer: Layer, latent: Latent, query: Rows, kept: Rows, mixed: Rows) -> None:
+        """Passes the cache twice: latents with their shared columns, and alone."""
+        self.layers.append((layer.index, 1, latent.width, latent.shared))
+        keys, values = (Rows(self.make.cache(self.dtype), (1, n)) for n in (kept.size, latent.width))
+        for rows in (keys, values):
+            self.make.add("cast", [rows], input=dataclasses.replace(kept, axes=rows.axes), dtype=self.dtype)
+        operands: dict[str, Any] = {"query": query, "attn_mask": self.groups[layer.group][0]}
+        operands |= {n: dataclasses.replace(r, past=True) for n, r in {"key": keys, "value": values}.items()}
+        self.make.add("attention", [mixed], **operands, **self._limits(layer.attention))
+
+    @staticmethod
+    def _limits(own: Attention) -> dict[str, Any]:
+        further = {"window": own.window, "softcap": own.softcap}
+        return {"scale": own.scale} | {name: value for name, value in further.items() if value is not None}
+
 
 class _PagedBuilder(_Builder):
     """The same layers over the blocks of a PagedCache: its tables, then keys and values of each layer, with their scales
     if `scaled`, are inputs."""
 
-    def __init__(self, plan: Any, program: BlockProgram, scaled: bool) -> None:
-        super().__init__(plan, program)
+    def __init__(self, plan: Any, scaled: bool) -> None:
+        super().__init__(plan)
         self.scaled = scaled
         self.tables_of_blocks = [self.make.input() for _ in range(5)]
 

@@ -9,9 +9,10 @@ from torch.utils.hooks import RemovableHandle
 from layerzero import _layerzero
 from layerzero.integrations.transformers.arguments import signature_of
 from layerzero.integrations.transformers.layers import Alibi, Experts, Layer, Stack
-from layerzero.integrations.transformers.run.block import DTYPES, BlockProgram
+from layerzero.integrations.transformers.run.block import BlockProgram
 from layerzero.integrations.transformers.run.blocks import GROUP, BlockLinear, join, write_guard
 from layerzero.integrations.transformers.run.released import ReleasedParameter
+from layerzero.integrations.transformers.run.steps import DTYPES
 from layerzero.integrations.transformers.structure import (
     functions_of,
     globals_of,
