@@ -165,11 +165,8 @@ class Graph:
                 self._know(value, Node("constant", value))
             return self._by_tensor[id(value)]
         if isinstance(value, (tuple, list)):
-            return (
-                type(value)(map(self.node_of, value))
-                if type(value) in (tuple, list)
-                else tuple(map(self.node_of, value))
-            )
+            kind: Any = type(value) if type(value) in (tuple, list) else tuple
+            return kind(map(self.node_of, value))
         if isinstance(value, dict):
             return {name: self.node_of(each) for name, each in value.items()}
         return value
@@ -193,11 +190,8 @@ class Graph:
 
     def record(self, func: Any, given: Any, further: Any, args: Any, kwargs: Any, result: Any) -> None:
         """args, kwargs: `given` and `further` with nodes for tensors, of the time before the call."""
-        raw = (
-            func.__self__.__name__
-            if getattr(func, "__name__", "") == "__get__"
-            else getattr(func, "__name__", str(func))
-        )
+        raw = getattr(func, "__name__", str(func))
+        raw = func.__self__.__name__ if raw == "__get__" else raw
         name = raw.strip("_") if raw.startswith("__") else raw
         if isinstance(result, torch.Size):
             return

@@ -1,7 +1,7 @@
 """block.decoder and block.encoder: all layers of a model as one program, built from what `layers.Layer` says of each."""
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers.cache_utils import StaticCache
@@ -277,7 +277,7 @@ class _Builder(Steps):
             self.make.add("cast", [rows], input=dataclasses.replace(kept, axes=rows.axes), dtype=self.dtype)
         operands: dict[str, Any] = {"query": query, "attn_mask": self.groups[layer.group][0]}
         operands |= {n: dataclasses.replace(r, past=True) for n, r in {"key": keys, "value": values}.items()}
-        self.make.add("attention", [mixed], **operands, **self._limits(layer.attention))
+        self.make.add("attention", [mixed], **operands, **self._limits(cast(Attention, layer.attention)))
 
     @staticmethod
     def _limits(own: Attention) -> dict[str, Any]:

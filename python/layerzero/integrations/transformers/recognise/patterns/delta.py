@@ -136,7 +136,7 @@ def _candidates(
     query, key, value = parts
     number, width = value.heads * value.size // size, query.heads * query.size
     shapes = (node.value.shape for node in graph.nodes if node.op in MOVES and isinstance(node.value, torch.Tensor))
-    sizes = {tuple(shape[-2:]) for shape in shapes if len(shape) == 4 and shape[-2] * shape[-1] == width}
+    sizes = {(shape[-2], shape[-1]) for shape in shapes if len(shape) == 4 and shape[-2] * shape[-1] == width}
     decays = [found for node in graph.nodes if (found := match(_DECAY, node)) is not None]
     betas = [node for node in graph.nodes if node.op == "sigmoid" and node.value.shape[-1] == number]
     for decay, beta in ((decay, beta) for decay in decays for beta in betas):

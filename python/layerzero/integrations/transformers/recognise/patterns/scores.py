@@ -72,7 +72,7 @@ def _of_softmax(graph: Graph, weights: Node, product: Node) -> None:
         node = uncast(node)
         value = node.value.transpose(-1, -2) if turns else node.value
         shape = (batch, -1, *value.shape[-2:])
-        call = (lambda t: (t.transpose(-1, -2) if turns else t).reshape(shape)), (node,), {}
+        call: Any = (lambda t: (t.transpose(-1, -2) if turns else t).reshape(shape)), (node,), {}
         return Node("reshape", value.reshape(shape), (node,), module=node.module, call=call)
 
     given = [heads(found.left, False), heads(found.right, True), heads(product.args[1], False)]
@@ -99,7 +99,7 @@ class _Scores:
         if node.op in _SHAPES:
             return self.walk(node.inputs[0], factor)
         if node.op == "matmul":
-            self.left, self.right, self.scale = *node.args, factor
+            (self.left, self.right), self.scale = node.args, factor
             return True
         if node.op == "baddbmm":
             given = dict(zip(("input", "batch1", "batch2"), node.args, strict=False)) | node.kwargs
@@ -108,7 +108,8 @@ class _Scores:
             return True
         if node.kwargs or len(node.args) < 2:
             return False
-        first, second, *further = node.args
+        operands: list[Any] = [*node.args]
+        first, second, further = *operands[:2], operands[2:]
         if node.op in ("mul", "div", "add"):
             return self._walk_of_two(node.op, first, second, factor)
         if node.op in ("masked_fill", "where"):
@@ -126,7 +127,7 @@ class _Scores:
         number = number_of(second)
         if op == "mul" and number is None:
             first, number = second, number_of(first)
-        return bool(number) and self.walk(first, factor * number if op == "mul" else factor / number)
+        return bool(number) and self.walk(first, factor * float(number or 0) ** (1 if op == "mul" else -1))
 
     def is_known(self, graph: Graph, scores: torch.Tensor) -> bool:
         """Whether all that is added is the layer's mask and a bias by distance, and what is hidden is what the mask hides."""
