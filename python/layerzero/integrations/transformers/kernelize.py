@@ -20,7 +20,7 @@ from layerzero.integrations.transformers.recognise.findings import Findings, Wro
 from layerzero.integrations.transformers.recognise.proof import kept_findings, tells_something
 from layerzero.integrations.transformers.recognise.prove import why_not_one
 from layerzero.integrations.transformers.run import attention as attention_interface
-from layerzero.integrations.transformers.run import captured, continuous, deferred
+from layerzero.integrations.transformers.run import captured, deferred
 from layerzero.integrations.transformers.run import experts as experts_interface
 from layerzero.integrations.transformers.run.decoder import DecoderPlan, decoder_forward
 from layerzero.integrations.transformers.run.plan import StackPlan, plans_of
@@ -52,7 +52,6 @@ class _Mark:
         experts_interface.register()
 
 
-_BATCHING = continuous.init_continuous_batching
 _FORWARDS = (
     *parts.FORWARDS,
     *block_forwards.FORWARDS,
@@ -60,7 +59,6 @@ _FORWARDS = (
     decoder_forward,
     deferred.deferring_forward,
     deferred.deferred_layer,
-    _BATCHING,
     captured.AUTO_COMPILE,
     experts_interface.apply_gate,
     replica,
@@ -135,8 +133,6 @@ def _replace_attention(model, mark, findings):
     part = mark.report.add("attention", "attention")
     for module in model.modules():
         module.__dict__["_layerzero_attention_part"] = part  # the one that calls the interface counts
-        if hasattr(type(module), _BATCHING.__name__) and not continuous.has_prefix():
-            module.__dict__[_BATCHING.__name__] = structure.Bound(_BATCHING, module)
 
 
 def _replace_layers(called, layers, mark, findings):
@@ -354,7 +350,7 @@ def unkernelize(model: nn.Module) -> bool:
 def _restore(model):
     mark = model.__dict__[_MARK]
     for module in model.modules():
-        for name in ("forward", "_apply_gate", REPLICA, _BATCHING.__name__, captured.AUTO_COMPILE.__name__):
+        for name in ("forward", "_apply_gate", REPLICA, captured.AUTO_COMPILE.__name__):
             if getattr(module.__dict__.get(name), "func", None) in _FORWARDS:
                 del module.__dict__[name]
         quantized.put_back(module)

@@ -17,9 +17,8 @@ from layerzero import _layerzero
 from layerzero.integrations.transformers import biases, choices, counts
 from layerzero.integrations.transformers.run import continuous
 
-NAME, EAGER = "layerzero", "layerzero_eager"
+NAMES = NAME, EAGER = continuous.NAMES
 _EAGER_FORWARD = "eager_attention_forward"
-NAMES = (NAME, EAGER)
 _BEFORE = "_layerzero_attention_before"
 _CAUSAL = "_layerzero_causal"  # in the __dict__ of a mask
 _MASKED = ("sdpa", "eager", "flex_attention")  # they know a window by the mask alone
@@ -202,3 +201,4 @@ def register():
     for prefix in ("", continuous.PREFIX) if continuous.has_prefix() else ("",):
         AttentionInterface.register(f"{prefix}{NAME}", layerzero_attention)
         AttentionInterface.register(f"{prefix}{EAGER}", eager_attention)
+    continuous.register()

@@ -1,6 +1,12 @@
-"""Continuous batching of Transformers (`generate_batch`) over LayerZero's attention for packed sequences."""
+"""Continuous batching of Transformers (`generate_batch`, `transformers serve`) over LayerZero's attention.
 
+Steps in which each request has one token read the pages of the cache in place, by Transformers' block table. In other steps Transformers
+gathers the keys of all requests, and they are attended to packed.
+"""
+
+import functools
 import inspect
+from typing import Any, NamedTuple
 
 import torch
 from transformers import AttentionInterface
@@ -9,8 +15,12 @@ from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError
 
 PREFIX = "paged|"
+NAMES = ("layerzero", "layerzero_eager")
 PAGED = f"{PREFIX}layerzero"
+_STEP = "_layerzero_step"  # in the __dict__ of a step's offsets
 _ragged_attention = _layerzero.ops["ragged_attention"]
+_paged_attention = _layerzero.ops["paged_attention"]
+_kv_append_paged = _layerzero.ops["kv_append_paged"]
 
 
 def has_prefix():
@@ -30,57 +40,132 @@ def paged_attention(module, query, key, value, cache, scaling, sliding_window, s
 
     cache: None where the model's own code has written keys and values into it, and read all of them, as from 5.24 on.
     There is no mask: row i of a sequence sees the keys of the sequence up to its own, by cu_seq_lens_q and cu_seq_lens_k.
+    With a block table (n, width) keys and values are those of n new tokens, which are written into the cache here.
     """
-    if arguments.get("block_table") is not None:
-        raise InvalidRequestError("attention: block_table", "none", "a table", "set max_blocks_per_request=0")
     window = sliding_window or getattr(module, "sliding_window", None)
     key, value, offsets = _update(module, key, value, cache, arguments, window)
-    out = _ragged_attention(
-        query[0].transpose(0, 1),
-        key,
-        value,
-        arguments["cu_seq_lens_q"].to(torch.int32),
-        offsets.to(torch.int32),
-        causal=True,
-        scale=scaling,
-        window=window,
-        softcap=softcap,
-        sinks=None if s_aux is None else s_aux.to(query.dtype),
-    )
-    return out.unsqueeze(0)
+    query = query[0].transpose(0, 1)
+    options = {"scale": scaling, "window": window, "softcap": softcap}
+    options["sinks"] = None if s_aux is None else s_aux.to(query.dtype)
+    table = arguments.get("block_table")
+    if table is not None:
+        return _decode(query, key, value, offsets, table, arguments, options)
+    rows = arguments["cu_seq_lens_q"].to(torch.int32), offsets.to(torch.int32)
+    return _ragged_attention(query, key, value, *rows, causal=True, **options).unsqueeze(0)
+
+
+def _decode(query, key, value, offsets, table, arguments, options):
+    """One new token of each request: stored in its page, then attended to with all before it, which stay where they are."""
+    keys, values = _pages_of(arguments.get("k_cache"), arguments.get("v_cache"))
+    step = _step_of(offsets, table, keys.shape[1])
+    _kv_append_paged(keys, values, key, value, step.slots, layout="NHD")
+    out = _paged_attention(query.unsqueeze(1), keys, values, step.table, step.lengths, **options)
+    return out.transpose(0, 1)
+
+
+def _pages_of(keys, values):
+    """The pages (blocks, page size, Hkv, D) of a layer's keys, and of its values, which share no memory.
+
+    Transformers' views begin at the layer's first page and have all pages of all layers behind it, keys and values in turns; its
+    table has the numbers of pages of keys, all even.
+    """
+    if keys is None or values.storage_offset() - keys.storage_offset() != keys.stride(0):
+        raise InvalidRequestError(
+            "attention: block_table", "none", "a table, and another cache than known", "set max_blocks_per_request=0"
+        )
+    return keys[::2], values[::2]
+
+
+class _Step(NamedTuple):
+    """What all layers of a step share. The version of the offsets tells the next step's contents in the same memory."""
+
+    version: tuple[int, bool]
+    lengths: torch.Tensor  # (n) int32 keys of each request, the new one included; 0 for padding
+    table: torch.Tensor  # (n, width) int32
+    slots: torch.Tensor  # (n) int32 where the new token is stored; -1 for padding
+
+
+def _step_of(offsets, table, page):
+    capturing = offsets.is_cuda and torch.cuda.is_current_stream_capturing()
+    version = offsets._version, capturing
+    step = offsets.__dict__.get(_STEP)
+    if step is None or step.version != version:
+        table = torch.div(table, 2, rounding_mode="floor")
+        lengths = (offsets[1:] - offsets[:-1]).to(torch.int32)
+        last = lengths - 1
+        column = torch.div(last, page, rounding_mode="floor").clamp_(min=0)
+        block = table.gather(1, column.long().unsqueeze(1)).squeeze(1)
+        slots = torch.where(last >= 0, block * page + last - column * page, -1).to(torch.int32)
+        step = offsets.__dict__[_STEP] = _Step(version, lengths, table, slots)
+    return step
 
 
 def _update(module, key, value, cache, arguments, window):
-    """Keys and values (total_kv, Hkv, D) of all sequences, the new ones in the cache now, and their offsets."""
-    if cache is None:
-        return key[0].transpose(0, 1), value[0].transpose(0, 1), arguments["cu_seq_lens_k"]
-    if "read_index" in inspect.signature(cache.update).parameters:
+    """Keys and values (total_kv, Hkv, D) of all sequences, the new ones in the cache now, and their offsets; with a block table
+    those of the new tokens alone."""
+    if cache is not None and "read_index" in inspect.signature(cache.update).parameters:
         indices = {name: arguments[name] for name in ("read_index", "write_index")}
         key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, **indices)
         offsets = arguments["cu_seq_lens_k"]
         if isinstance(offsets, dict):
             offsets = offsets["sliding_attention" if window else "full_attention"]
         return key, value, offsets
-    key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=arguments)
+    if cache is not None:
+        key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=arguments)
     return key[0].transpose(0, 1), value[0].transpose(0, 1), arguments["cu_seq_lens_k"]
 
 
-def init_continuous_batching(self, *args, **kwargs):
-    """Takes the place of a model's method: that one accepts only attentions of Transformers, so it sees one of them.
+def register():
+    """Lets continuous batching take models whose attention is LayerZero's; twice is harmless.
 
-    The batches are made later, for the attention that the model has then: without masks.
+    Transformers names the attentions that it accepts, and switches to another if one of those is faster. So the model has one of
+    them while the manager is built; batches are made later, without masks, for the attention that it has then.
     """
-    chosen = self.config._attn_implementation
-    if chosen not in ("layerzero", "layerzero_eager"):
-        return type(self).init_continuous_batching(self, *args, **kwargs)
-    self.set_attn_implementation("sdpa")
-    try:
-        manager = type(self).init_continuous_batching(self, *args, **kwargs)
-    except BaseException:
-        self.set_attn_implementation(chosen)
-        raise
-    if self.config._attn_implementation == "sdpa":
-        self.set_attn_implementation(chosen)
-    else:  # it went on to flash attention, and goes back at its end
-        manager._original_attn_impl = chosen
-    return manager
+    mixin = _mixin()
+    original = getattr(mixin, "init_continuous_batching", None)
+    if original is None or has_prefix() or hasattr(original, "_layerzero_original"):
+        return
+
+    @functools.wraps(original)
+    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
+        chosen = self.config._attn_implementation
+        if chosen not in NAMES:
+            return original(self, *args, **kwargs)
+        self.set_attn_implementation("sdpa")
+        try:
+            manager = original(self, *args, **kwargs)
+        except BaseException:
+            self.set_attn_implementation(chosen)
+            raise
+        if self.config._attn_implementation == "sdpa":
+            self.set_attn_implementation(chosen)
+            _read_pages(manager, self.config, inspect.signature(original).bind(self, *args, **kwargs).arguments)
+        else:  # it went on to flash attention, and goes back at its end
+            manager._original_attn_impl = chosen
+        return manager
+
+    init_continuous_batching._layerzero_original = original  # type: ignore[attr-defined]
+    mixin.init_continuous_batching = init_continuous_batching
+
+
+def _mixin():
+    from transformers.generation.continuous_batching.continuous_api import ContinuousMixin
+
+    return ContinuousMixin
+
+
+def _read_pages(manager, config, given):
+    """Turns block tables on, as Transformers does for flash attention on CUDA, unless the caller turned them off."""
+    from transformers.generation.continuous_batching import cache, initialization
+
+    resolved = manager.continuous_batching_config
+    groups = getattr(cache, "group_layers_by_attn_type", None)
+    asked = getattr(given.get("continuous_batching_config"), "max_blocks_per_request", None)
+    if manager.batch_processor is not None or groups is None or asked == 0:
+        return
+    allocators = [cache.ATTN_TYPE_TO_ALLOCATOR[kind] for kind in groups(config.get_text_config())]
+    if not all(one.supports_block_table for one in allocators):
+        return
+    resolved.max_blocks_per_request = asked
+    initialization.resolve_using_hints(resolved, given.get("workload_hints"))
+    initialization.resolve_without_hints(resolved)
