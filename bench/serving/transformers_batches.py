@@ -79,9 +79,13 @@ def measure(subjects: dict[str, Any], prompts: list[list[int]], options: argpars
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--subjects", nargs="+", default=["sdpa", "paged|eager", "attention", "layerzero", "layerzero+int8"])
+    parser.add_argument(
+        "--subjects", nargs="+", default=["sdpa", "paged|eager", "attention", "layerzero", "layerzero+int8"]
+    )
     parser.add_argument("--requests", nargs="+", type=int, default=[1, 4, 16])
-    parser.add_argument("--input", type=int, default=96, help="tokens of the longest prompt; the shortest has a quarter")
+    parser.add_argument(
+        "--input", type=int, default=96, help="tokens of the longest prompt; the shortest has a quarter"
+    )
     parser.add_argument("--output", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", choices=("f32", "bf16"), default="f32")

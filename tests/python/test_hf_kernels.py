@@ -39,17 +39,27 @@ def is_here():
     return spec is not None and spec.origin is not None  # the clone has a folder of that name
 
 
-def test_with_the_package():
+def test_with_the_package(tmp_path):
     if is_here():
         pytest.skip("it is on the path: the tests below run here")
     if not (NEIGHBOURS / "kernels").is_dir():
         pytest.skip("needs requirements/neighbours.txt in .venv/neighbours: make setup")
-    path = os.pathsep.join(map(str, (NEIGHBOURS, Path(lz.__file__).parents[1])))
+    # Transformers wants a later version of it than the newest one that can be installed beside its hub library; the
+    # names that it takes from the package are the same. The other packages of the folder take half a minute to import.
+    (tmp_path / "kernels").symlink_to(NEIGHBOURS / "kernels")
+    (tmp_path / "kernels-0.18.2.dist-info").mkdir()
+    about = "Metadata-Version: 2.1\nName: kernels\nVersion: 0.18.2\n"
+    (tmp_path / "kernels-0.18.2.dist-info/METADATA").write_text(about)
+    path = os.pathsep.join(map(str, (tmp_path, Path(lz.__file__).parents[1])))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", Path(__file__).name]
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=Path(__file__).parent, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert "10 passed, 1 skipped" in done.stdout.splitlines()[-1], done.stdout[-2000:]
+    assert f"{passed_with_package()} passed, 1 skipped" in done.stdout.splitlines()[-1], done.stdout[-2000:]
+
+
+def passed_with_package():
+    return Path(__file__).read_text().count("\n@with_package\n") + 1
 
 
 def test_the_package_is_named_where_it_is_missing(monkeypatch, tmp_path):
@@ -249,3 +259,170 @@ def test_one_of_folder_and_repository(folder, registered):
         register(registered, folder=folder, repository="ours/small")
     with pytest.raises(lz.InvalidRequestError):
         register(registered)
+
+
+# The other way: LayerZero's layers in the mapping of `kernels`, and a mapping as a source.
+
+
+@pytest.fixture
+def mapped():
+    """The mapping of `kernels`, empty, and as it was afterwards."""
+    from kernels.layer import layer
+    from kernels.layer.globals import _KERNEL_MAPPING
+
+    token = _KERNEL_MAPPING.set({})
+    known = dict(layer._CACHED_LAYER)
+    yield _KERNEL_MAPPING
+    _KERNEL_MAPPING.reset(token)
+    layer._CACHED_LAYER.clear()
+    layer._CACHED_LAYER.update(known)
+
+
+@with_package
+def test_the_layers_of_a_model_are_mapped(mapped, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    from layerzero.integrations.hf_kernels import layers, mapping
+
+    from kernels import Mode, kernelize, register_kernel_mapping
+
+    settings = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    settings |= {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3}
+    torch.manual_seed(3)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**settings)).eval()
+    ids = torch.arange(12).reshape(1, 12)
+    with torch.no_grad():
+        expected = model(ids).logits
+    register_kernel_mapping(mapping())
+    kernelize(model, mode=Mode.INFERENCE, device="cpu", use_fallback=True)
+    replaced = {
+        type(m).__name__ for m in model.modules() if getattr(m.forward, "__func__", None) is layers.RMSNorm.forward
+    }
+    assert replaced == {"LlamaRMSNorm"}
+    rotate = model.model.layers[0].self_attn._kernel_funcs["rotary_pos_emb"]
+    try:
+        assert rotate.forward.__func__ is layers.rotary_pos_emb.forward
+        seen = []
+        for name in ("rms_norm", "rope", "activation"):
+            own = getattr(layers, name)
+            monkeypatch.setattr(layers, name, lambda *a, own=own, name=name, **k: (seen.append(name), own(*a, **k))[1])
+        with torch.no_grad():
+            found = model(ids).logits
+        assert {name: seen.count(name) for name in seen} == {"rms_norm": 5, "rope": 4, "activation": 2}
+        assert (found - expected).abs().max() < 1e-4
+    finally:
+        rotate.__dict__.pop("forward")
+
+
+@with_package
+@pytest.mark.parametrize("mode", ["INFERENCE", "TRAINING", "TRAINING|TORCH_COMPILE"])
+def test_a_mapped_layer_in_each_mode(mapped, mode):
+    import functools
+
+    from layerzero.integrations.hf_kernels import mapping
+
+    from kernels import Mode, kernelize, register_kernel_mapping, use_kernel_forward_from_hub
+
+    @use_kernel_forward_from_hub("SiluAndMul")
+    class SiluAndMul(torch.nn.Module):
+        def forward(self, x):
+            gate, up = x.chunk(2, -1)
+            return torch.nn.functional.silu(gate) * up
+
+    register_kernel_mapping(mapping(["SiluAndMul"], ["cpu"]))
+    flags = functools.reduce(lambda a, b: a | b, (Mode[name] for name in mode.split("|")))
+    x = torch.randn(3, 16, requires_grad="TRAINING" in mode)
+    own = SiluAndMul()
+    model = kernelize(SiluAndMul(), mode=flags, device="cpu", use_fallback=False)
+    assert model.forward.__func__ is not SiluAndMul.forward
+    assert torch.allclose(model(x), own(x), atol=1e-6)
+    if x.requires_grad:
+        (found,), (wanted,) = (torch.autograd.grad(m(x).square().sum(), x) for m in (model, own))
+        assert torch.allclose(found, wanted, atol=1e-5)
+
+
+@with_package
+def test_what_the_mapping_refuses(mapped, tmp_path):
+    from layerzero.integrations.hf_kernels import kernel_config, mapping
+
+    with pytest.raises(lz.InvalidRequestError, match="names.*RMSNorm"):
+        mapping(["RMSNorm", "LSTM"])
+    with pytest.raises(lz.InvalidRequestError, match="devices"):
+        mapping(devices=["mps"])
+    with pytest.raises(lz.InvalidRequestError, match="KernelConfig.*register_kernel_mapping"):
+        kernel_config(tmp_path, device="cpu")
+
+
+@with_package
+def test_a_kernel_config_names_a_folder(mapped, tmp_path):
+    from layerzero.integrations.hf_kernels import kernel_config, layers, write_local_kernel
+
+    from kernels import LocalLayerRepository
+
+    config = kernel_config(tmp_path / "gpu", ["RMSNorm", "SiLU"])
+    assert config.kernel_mapping["SiLU"] == {"cuda": f"{tmp_path / 'gpu'}:SiLU"} and config.use_local_kernel
+    folder = write_local_kernel(tmp_path / "local", ["cpu"])
+    assert LocalLayerRepository(folder, layer_name="RMSNorm").load() is layers.RMSNorm
+
+
+@pytest.fixture
+def of_mapping(mapped, folder):
+    from kernels import LocalLayerRepository, Mode, register_kernel_mapping
+
+    repository = LocalLayerRepository(folder, layer_name="RMSNorm")
+    register_kernel_mapping({"RMSNorm": {"cpu": {Mode.INFERENCE: repository}}})
+    return folder
+
+
+def code_of(folder):
+    return folder / "build/torch-cpu/__init__.py"
+
+
+@with_package
+def test_a_mapping_is_a_source(of_mapping, registered):
+    from layerzero.integrations.hf_kernels import digest_of, mapped_layer
+
+    mapped_layer("RMSNorm", "hub.mapped", digest=digest_of(of_mapping), supported_dtypes=["float32"])
+    registered.append(("norm.rms", "hub.mapped"))
+    x, weight = torch.randn(2, 8), torch.randn(8)
+    found = lz.rms_norm(x, weight, 1e-5, kernel="hub.mapped")
+    assert torch.allclose(found, torch.nn.functional.rms_norm(x, (8,), weight, 1e-5), atol=1e-6)
+    (calls,) = [m.CALLS for m in list(sys.modules.values()) if getattr(m, "__file__", None) == str(code_of(of_mapping))]
+    assert calls == [1]
+    with pytest.raises(lz.KernelRefusedError, match="adds 0 to the weight, not 1"):
+        lz.rms_norm(x, weight, 1e-5, kernel="hub.mapped", weight_offset=1.0)
+    with pytest.raises(lz.KernelRefusedError, match="multiplies by a weight"):
+        lz.rms_norm(x, None, 1e-5, kernel="hub.mapped")
+    assert note_of("hub.mapped", "norm.rms")["locked_by"] == "digest"
+
+
+@with_package
+def test_what_a_mapping_as_a_source_refuses(of_mapping, registered):
+    from layerzero.integrations.hf_kernels import digest_of, mapped_layer
+
+    from kernels import LayerRepository, register_kernel_mapping
+
+    def register_layer(name="RMSNorm", **options):
+        given = {"digest": digest_of(of_mapping), "supported_dtypes": ["float32"]} | options
+        mapped_layer(name, "hub.refused", **given)
+
+    with pytest.raises(lz.InvalidRequestError, match="for RMSNorm on cuda in mode inference"):
+        register_layer(device="cuda")
+    with pytest.raises(lz.InvalidRequestError, match="in mode training"):
+        register_layer(mode="training")
+    with pytest.raises(lz.InvalidRequestError, match="mode.*inference.*'fast'"):
+        register_layer(mode="fast")
+    with pytest.raises(lz.InvalidRequestError, match="layer_name.*'Linear'"):
+        register_layer("Linear")
+    with pytest.raises(lz.KernelRefusedError, match="torch cannot trace RMSNorm"):
+        from kernels import LocalLayerRepository, Mode
+
+        repository = LocalLayerRepository(of_mapping, layer_name="RMSNorm")
+        compiled = {Mode.INFERENCE | Mode.TORCH_COMPILE: repository}
+        register_kernel_mapping({"RMSNorm": {"cpu": compiled}})
+        register_layer(mode="inference+compile")
+    with pytest.raises(lz.KernelRefusedError, match="digest"):
+        register_layer(digest="0" * 64)
+    fetched = LayerRepository("ours/norms", layer_name="RMSNorm", version=1)
+    register_kernel_mapping({"RMSNorm": {"cpu": fetched}})
+    with pytest.raises(lz.InvalidRequestError, match="LockedLayerRepository"):
+        register_layer()

@@ -52,9 +52,18 @@ def packed(monkeypatch):
     return seen
 
 
+@pytest.fixture
+def decoded(monkeypatch):
+    """Counts the calls that read the pages of the cache in place."""
+    seen = []
+    original = continuous._decode
+    monkeypatch.setattr(continuous, "_decode", lambda *given: (seen.append(len(given[0])), original(*given))[1])
+    return seen
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("build", [tiny, mistral])
-def test_generate_batch_gives_the_same_ids(build, packed):
+def test_generate_batch_gives_the_same_ids(build, packed, decoded):
     model = build()
     expected = generate(model)
     report = lz.kernelize(model)
@@ -62,30 +71,54 @@ def test_generate_batch_gives_the_same_ids(build, packed):
     assert packed and max(sequences for _, sequences in packed) > 1, "no batch had two sequences"
     assert model.config._attn_implementation == "layerzero"
     assert report.replaced["attention"]["calls"] == len(packed) and report.replaced["RMSNorm"]["calls"]
-    assert generate(model) == expected
+    assert bool(decoded) == (build is tiny), "windows have caches without block tables"
+    assert generate(model, max_blocks_per_request=0) == expected
     lz.unkernelize(model)
     calls = len(packed)
     assert generate(model) == expected and len(packed) == calls
-    assert "init_continuous_batching" not in model.__dict__
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_named_paged_at_loading(packed):
-    """Where Transformers has a prefix, the paged attention can be named; elsewhere the name means the attention itself."""
+def test_named_at_loading(packed, decoded):
+    """The attention alone, without kernelize; where Transformers has a prefix, by the name with it."""
     register_with_transformers()
-    config = tiny().config
     torch.manual_seed(5)
-    model = transformers.LlamaForCausalLM._from_config(config, attn_implementation=continuous.PAGED).eval()
+    name = continuous.PAGED if continuous.has_prefix() else "layerzero"
+    model = transformers.LlamaForCausalLM._from_config(tiny().config, attn_implementation=name).eval()
     model.load_state_dict(tiny().state_dict())
-    if continuous.has_prefix():
-        assert generate(model) == generate(tiny()) and packed
-    else:
-        assert model.config._attn_implementation == "layerzero"
-        with pytest.raises(ValueError, match="not supported for continuous batching"):
-            generate(model)
+    expected = generate(tiny())
+    assert generate(model) == expected and packed
+    assert bool(decoded) != continuous.has_prefix()
+    assert generate(model, page_size=4) == expected
+    assert model.config._attn_implementation == name
 
 
-def test_a_block_table_is_refused():
-    rows = torch.zeros(1, 2, 1, 8)
+def test_a_block_table_of_another_cache_is_refused():
+    rows, table = torch.zeros(1, 2, 1, 8), torch.zeros(1, 4, dtype=torch.int32)
+    offsets = torch.tensor([0, 1], dtype=torch.int32)
+    arguments = {"block_table": table, "cu_seq_lens_k": offsets}
     with pytest.raises(ValueError, match="max_blocks_per_request=0"):
-        continuous.paged_attention(None, rows, rows, rows, object(), 1.0, None, None, None, {"block_table": rows})
+        continuous.paged_attention(None, rows, rows, rows, None, 1.0, None, None, None, arguments)
+    one = torch.zeros(4, 4, 2, 8)
+    arguments |= {"k_cache": one, "v_cache": one.clone()}
+    with pytest.raises(lz.InvalidRequestError, match="max_blocks_per_request=0"):
+        continuous.paged_attention(None, rows, rows, rows, None, 1.0, None, None, None, arguments)
+
+
+def test_padding_of_a_step_is_neither_stored_nor_attended_to():
+    """A captured step has more rows than requests: theirs have no keys."""
+    page, heads, width = 4, 2, 8
+    cache = torch.randn(12, page, heads, width)
+    keys, values = cache[:-1], cache[1:]
+    table = torch.tensor([[4, 6], [-1, -1]], dtype=torch.int32)
+    arguments = {"block_table": table, "k_cache": keys, "v_cache": values}
+    arguments["cu_seq_lens_k"] = torch.tensor([0, 6, 6], dtype=torch.int32)
+    query, key, value = (torch.randn(1, heads, 2, width) for _ in range(3))
+    before = cache.clone()
+    out = continuous.paged_attention(None, query, key, value, None, 0.5, None, None, None, arguments)
+    assert torch.equal(cache[6, 1], key[0, :, 0]) and torch.equal(cache[7, 1], value[0, :, 0])
+    assert (cache != before).any(-1).any(-1).sum() == 2, "no other row is written"
+    seen_keys, seen_values = (torch.cat([cache[4 + i], cache[6 + i, :2]]) for i in (0, 1))
+    weight = torch.einsum("hd,khd->hk", query[0, :, 0], seen_keys).mul(0.5).softmax(-1)
+    assert torch.allclose(out[0, 0], torch.einsum("hk,khd->hd", weight, seen_values), atol=1e-5)
+    assert not out[0, 1].any()

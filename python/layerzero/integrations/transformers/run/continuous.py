@@ -66,7 +66,7 @@ def _decode(query, key, value, offsets, table, arguments, options):
 def _pages_of(keys, values):
     """The pages (blocks, page size, Hkv, D) of a layer's keys, and of its values, which share no memory.
 
-    Transformers' views begin at the layer's first page and have all pages of all layers behind it, keys and values in turns; its
+    Transformers' views begin at the layer's first page and contain every page after it, keys and values of all layers in turns; its
     table has the numbers of pages of keys, all even.
     """
     if keys is None or values.storage_offset() - keys.storage_offset() != keys.stride(0):
