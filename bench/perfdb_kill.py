@@ -1,16 +1,18 @@
 """Kills writers of the performance database with SIGKILL, cycle by cycle; nothing acknowledged may be lost.
 
-  python bench/perfdb_kill.py --cycles 10000 --json bench/results/perfdb-kill.json     about 25 minutes on 2 cores
+  python bench/perfdb_kill.py --cycles 10000 --resume --json bench/results/perfdb-kill.json     about 25 minutes on 2 cores
 
 In each cycle 4 processes write pairs of records, each pair in one transaction, and note the pair in a file of their own once
 the write has returned. After 20 to 100 ms all are killed. Then the database must be whole (it checks every row and the sum
 of all), have both halves of every pair, and every pair that was noted. Process death only, no loss of power. Exit code 1: a
-cycle was bad. SIGTERM ends the run after a cycle, with the result of those that were made.
+cycle was bad. SIGTERM ends the run after a cycle, with the result of those that were made; --resume adds to such a result.
+On a busy machine fewer writes are made before each kill: "acknowledged" says how many there were.
 
 The journal is that of the SQLite that is found: LD_LIBRARY_PATH=<folder with another libsqlite3.so.0> tests another one.
 """
 
 import argparse
+import json
 import os
 import pathlib
 import random
@@ -19,6 +21,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 from common import finish, record
 from layerzero import _layerzero, perf_records
@@ -46,7 +49,7 @@ def noted(notes: pathlib.Path) -> set[int]:
 
 
 def problem_of(folder: pathlib.Path, writers: int) -> tuple[str, int]:
-    """Returns what is wrong ("": nothing) and the number of rows; removes the files when there are many."""
+    """Returns what is wrong ("": nothing) and the number of rows."""
     database = folder / "perfdb.sqlite"
     try:
         rows = perf_records.read_database(database)
@@ -61,10 +64,11 @@ def problem_of(folder: pathlib.Path, writers: int) -> tuple[str, int]:
             return f"{len(first ^ second)} halves of transactions of writer {writer}", len(rows)
         if lost := noted(folder / f"noted.{writer}") - first:
             return f"{len(lost)} acknowledged writes of writer {writer} are lost", len(rows)
-    if len(rows) > MOST_ROWS:
-        for path in folder.iterdir():
-            path.unlink()
     return "", len(rows)
+
+
+def acknowledged(folder: pathlib.Path, writers: int) -> int:
+    return sum(len(noted(folder / f"noted.{writer}")) for writer in range(writers))
 
 
 def cycle(folder: pathlib.Path, writers: int) -> None:
@@ -87,39 +91,61 @@ def cycle(folder: pathlib.Path, writers: int) -> None:
             os.waitpid(child, 0)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cycles", type=int, default=10_000)
-    parser.add_argument("--writers", type=int, default=4)
-    parser.add_argument("--folder", type=pathlib.Path, help="on the disk to be tested; default: a temporary folder")
-    parser.add_argument("--json", type=pathlib.Path, help="write the result to this file")
-    given = parser.parse_args()
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="lz-perfdb-", dir=given.folder))
+def run(folder: pathlib.Path, cycles: int, writers: int, after: Callable[[dict], None]) -> None:
+    """Calls `after` with the counts after each cycle, until SIGTERM comes or a cycle is bad."""
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
-    start, rows, bad, done = time.time(), 0, [], 0
-    while done < given.cycles and not stopped:
-        cycle(folder, given.writers)
-        problem, count = problem_of(folder, given.writers)
-        rows, done = max(rows, count), done + 1
-        if problem:
-            bad.append(f"cycle {done}: {problem}")
-            print(bad[-1], file=sys.stderr)
-            break
-        if done % 500 == 0:
-            print(f"{done} cycles, {time.time() - start:.0f} s", file=sys.stderr)
-    result = {
-        "sqlite": perf_records.database_state()["sqlite"],
-        "layerzero": _layerzero.build_id()[1],
-        "cycles": done,
-        "writers": given.writers,
-        "kills": done * given.writers,
-        "most_rows": rows,
-        "seconds": round(time.time() - start, 1),
-        "bad": bad,
-        "ok": not bad,
-    }
-    if not bad:
+    start, rows, pairs = time.time(), 0, 0
+    for done in range(1, cycles + 1):
+        cycle(folder, writers)
+        problem, count = problem_of(folder, writers)
+        rows, now = max(rows, count), acknowledged(folder, writers)
+        bad = [f"cycle {done}: {problem}"] if problem else []
+        seconds = round(time.time() - start, 1)
+        counts = {"cycles": done, "kills": done * writers, "acknowledged": pairs + now, "most_rows": rows}
+        after(counts | {"seconds": seconds, "bad": bad})
+        if stopped or bad:
+            return
+        if count > MOST_ROWS:
+            pairs += now
+            for path in folder.iterdir():
+                path.unlink()
+
+
+def joined(before: dict, counts: dict) -> dict:
+    """Returns the sums of two results."""
+    names = ("cycles", "kills", "acknowledged", "seconds", "bad")
+    sums = {name: before.get(name, type(counts[name])()) + counts[name] for name in names}
+    return before | sums | {"most_rows": max(before.get("most_rows", 0), counts["most_rows"]), "ok": not sums["bad"]}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cycles", type=int, default=10_000, help="with --resume: in all")
+    parser.add_argument("--writers", type=int, default=4)
+    parser.add_argument("--folder", type=pathlib.Path, help="on the disk to be tested; default: a temporary folder")
+    parser.add_argument("--json", type=pathlib.Path, help="write the result to this file, every 100 cycles")
+    parser.add_argument("--resume", action="store_true", help="add to what the file of --json has")
+    given = parser.parse_args()
+    facts = {"sqlite": perf_records.database_state()["sqlite"], "writers": given.writers}
+    before: dict = {"builds": []}
+    if given.resume and given.json and given.json.exists():
+        before = json.loads(given.json.read_text())
+        if other := {name: before.get(name) for name in facts if before.get(name) != facts[name]}:
+            parser.error(f"{given.json} is of {other}, this would be of {facts}")
+    before = facts | before | {"builds": list(dict.fromkeys([*before["builds"], _layerzero.build_id()[1]]))}
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="lz-perfdb-", dir=given.folder))
+    result = before | {"ok": not before.get("bad")}
+
+    def after(counts: dict) -> None:
+        nonlocal result
+        result = joined(before, counts)
+        if given.json and counts["cycles"] % 100 == 0:
+            given.json.write_text(json.dumps(result, indent=2) + "\n")
+            print(f"{result['cycles']} cycles, {result['seconds']:.0f} s", file=sys.stderr)
+
+    run(folder, given.cycles - before.get("cycles", 0), given.writers, after)
+    if result["ok"]:
         shutil.rmtree(folder)
     return finish(result, given.json)
 
