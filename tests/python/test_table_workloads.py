@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -141,6 +142,41 @@ def test_a_table_names_the_compiled_code_of_its_kernels(compiled_kernel, tmp_pat
     store.path_of(key).unlink()
     found = checked()
     assert (found.state, found.code) == ("fail", "JIT_CACHE_INCOMPLETE") and "1 of 1" in found.detail
+
+
+def test_kernels_are_compiled_before_the_table_is_made(compiled_kernel, capfd):
+    call = "rms_norm --input f32[rows,hidden] --weight f32[hidden]"
+    sizes = {"rows": [1, 8], "hidden": [40, 48]}
+    without = lz.solve(call, sizes)
+    assert "slow.rms" not in {e["kernel_id"] for e in without.entries()} and "uncompiled" not in without.document
+    before = work.counts().ready
+    table = lz.solve(call, sizes, compile_jit=True)
+    assert work.counts().ready == before + 2 and table.document["uncompiled"] == []
+    assert {e["kernel_id"] for e in table.entries()} >= {"slow.rms"}
+    assert all(c["kernel_id"] == "slow.rms" for c in table.document["choices"])
+    assert len({key for plan in table.plans for key in plan["jit_artifacts"]}) == 2
+    jsonschema.validate(table.document, json.loads((ROOT / "schemas/table.schema.json").read_text()))
+
+    words = ["solve", "--operation", call, "--bucket", "rows=8", "--bucket", "hidden=56", "--compile-jit", "--json"]
+    assert cli.main(words) == 0
+    assert json.loads(capfd.readouterr().out)["choices"][0]["kernel_id"] == "slow.rms"
+
+
+def test_what_is_not_compiled_is_named_and_waits_no_longer_than_the_budget(compiled_kernel, monkeypatch):
+    begun = threading.Event()
+
+    def compile_slowly(self):
+        begun.set()
+        time.sleep(1)
+
+    monkeypatch.setattr(library.LibraryWork, "compile", compile_slowly)
+    start = time.monotonic()
+    table = lz.solve("rms_norm --input f32[rows,64] --weight f32[64]", {"rows": [8]}, compile_jit=True, budget_s=0.05)
+    assert time.monotonic() - start < 0.9 and begun.wait(10)
+    (left,) = table.document["uncompiled"]
+    assert left["kernel_id"] == "slow.rms" and "budget" in left["why"] and "not compiled: slow.rms" in str(table)
+    assert {e["kernel_id"] for e in table.entries()}.isdisjoint({"slow.rms"})
+    table.to_bytes()
 
 
 def test_a_refused_table_is_not_ready(tmp_path):

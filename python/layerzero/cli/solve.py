@@ -29,6 +29,8 @@ def command(
     tp_invariant: Annotated[bool, typer.Option(help="only kernels that are invariant to the TP size")] = False,
     capturing: Annotated[bool, typer.Option(help="decisions inside CUDA graph captures")] = False,
     plan_mode: Annotated[bool, typer.Option(help="join neighboring operations by cost")] = False,
+    compile_jit: Annotated[bool, typer.Option(help="compile the kernels that the calls would use, first")] = False,
+    budget: Annotated[float | None, typer.Option(help="seconds to wait for compilations; default: no end")] = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -48,6 +50,8 @@ def command(
         raise InvalidRequestError(
             "--bucket", "none with --workload: sizes are those that were recorded", repr(bucket[0])
         )
+    if budget is not None and not compile_jit:
+        raise InvalidRequestError("--budget", "--compile-jit with it", "--budget alone")
     progress = note(quiet)
     if check is not None:
         raise typer.Exit(_check(check, device, progress, json))
@@ -72,6 +76,8 @@ def command(
         tp_invariant=tp_invariant,
         capturing=capturing,
         plan_mode=plan_mode or None,
+        compile_jit=compile_jit,
+        budget_s=budget,
         progress=lambda text: progress(f"solving {text}"),
     )
     if output is not None:

@@ -56,7 +56,7 @@ class DispatchTable:
     def to_bytes(self) -> bytes:
         """Returns the binary form, which `load_table` reads."""
         # What is for people and locks alone would be parsed at each loading.
-        kept = {key: value for key, value in self.document.items() if key not in ("choices", "joint")}
+        kept = {key: value for key, value in self.document.items() if key not in ("choices", "joint", "uncompiled")}
         return _layerzero.table("build", json.dumps({"document": json.dumps(kept), "what": self._source}))
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -78,6 +78,8 @@ class DispatchTable:
             lines.append(f"  {op:28} {kernel:36} {count:5} entries")
         for pair in self.document.get("joint", []):
             lines.append(f"  joint: {pair['text']}")
+        for one in self.document.get("uncompiled", []):
+            lines.append(f"  not compiled: {one['kernel_id']} for {one['call']}: {one['why']}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from layerzero import _layerzero
 from layerzero.contracts import contracts, resolve_call
-from layerzero.contracts.axes import with_contract_axes
+from layerzero.contracts.axes import Description, with_contract_axes
 from layerzero.errors import InvalidRequestError
 from layerzero.inspection.call_text import read_call
 
@@ -73,11 +73,29 @@ class Call:
         return with_sizes(self.text, sizes)
 
     def explain(self, sizes: Sizes, device: str | None, capturing: bool) -> dict[str, Any]:
-        operation, *words = shlex.split(self.at(sizes))
-        name, arguments = read_call(operation, words)
-        function, arguments = resolve_call(name, (), arguments)
+        function, arguments = self.arguments(sizes)
         args, kwargs = with_contract_axes(contracts()[function.__name__], (), arguments)
         return json.loads(_layerzero.explain(function, args, kwargs, device, True, capturing))
+
+    def arguments(self, sizes: Sizes) -> tuple[Any, dict[str, Any]]:
+        """Returns the operation's function and the arguments by name, with descriptions in place of tensors."""
+        operation, *words = shlex.split(self.at(sizes))
+        name, arguments = read_call(operation, words)
+        return resolve_call(name, (), arguments)
+
+    def described(self, sizes: Sizes, report: dict[str, Any]) -> dict[str, Any] | None:
+        """Returns the call of a report as layerzero.jit.examples makes it; None: it cannot be made by itself."""
+        _, arguments = self.arguments(sizes)
+        _, arguments = with_contract_axes(contracts()[report["name"]], (), arguments)
+        tensors = {name: value._asdict() for name, value in arguments.items() if isinstance(value, Description)}
+        scalars = {
+            name: value
+            for name, value in arguments.items()
+            if name not in tensors and name not in ("layout", "kernel") and value is not None
+        }
+        call = {"operation": report["name"], "device": report["device"]["name"], "tensors": tensors, "scalars": scalars}
+        layout = report.get("layout")
+        return call if layout is None else call | {"layout": layout["name"]}
 
 
 class Step(Call):
@@ -94,6 +112,9 @@ class Step(Call):
     def explain(self, sizes: Sizes, device: str | None, capturing: bool) -> dict[str, Any]:
         return self._program.explain(self._index, *run_sizes(self.phase, sizes))
 
+    def described(self, sizes: Sizes, report: dict[str, Any]) -> dict[str, Any] | None:
+        return None  # its tensors lie in the program's memory
+
 
 class Recorded(Call):
     """A class of calls that a running program made, from a workload; its sizes are those of the recording."""
@@ -106,11 +127,14 @@ class Recorded(Call):
         return self.text
 
     def explain(self, sizes: Sizes, device: str | None, capturing: bool) -> dict[str, Any]:
-        from layerzero.tuning.draw import described
-
-        function, arguments = resolve_call(self.entry.name, (), described(self.entry.name, self.entry.line))
+        function, arguments = self.arguments(sizes)
         in_graph = capturing or self.entry.execution == "graph"
         return json.loads(_layerzero.explain(function, (), arguments, device or self.device, True, in_graph))
+
+    def arguments(self, sizes: Sizes) -> tuple[Any, dict[str, Any]]:
+        from layerzero.tuning.draw import described
+
+        return resolve_call(self.entry.name, (), described(self.entry.name, self.entry.line))
 
 
 def recorded_calls(workload: Any, device: str | None) -> list[Recorded]:

@@ -22,6 +22,7 @@ from layerzero.host.policy import scope
 from layerzero.inspection import kernel_rows
 from layerzero.tables import DispatchTable, engine
 from layerzero.tables.calls import Call, calls_of, recorded_calls, steps_of
+from layerzero.tables.compiling import Compiler
 
 Buckets = Mapping[str, Sequence[int]]
 DEFAULT_BUCKETS: Buckets = {"seq_len": (128, 512, 2048, 8192, 32768), "batch": (1, 4, 16, 64, 256)}
@@ -40,6 +41,8 @@ def solve(
     capturing: bool = False,
     plan_mode: bool | None = None,
     expected_calls: int = 1000,
+    compile_jit: bool = False,
+    budget_s: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> DispatchTable:
     """Returns the table of a model or of calls: the kernel that selection would choose, for buckets of sizes.
@@ -54,6 +57,9 @@ def solve(
     Processes that load such a table need the same policy, which `document["policy"]` has.
     capturing: decisions for calls inside a CUDA graph capture. plan_mode: joins neighboring operations by cost; default: the
     policy's. expected_calls: what packing weights once is spread over.
+    compile_jit: first compiles the kernels that the calls would get if they were compiled, on a thread of its own as
+    `lz.warmup` does, and waits for at most `budget_s` seconds (None: as long as it takes). What was not compiled then, or
+    failed, is in `document["uncompiled"]`, and the table has the kernels that serve meanwhile.
 
     Kernels that were compiled while the process ran are named by their artifacts (`jit_artifacts`), so that
     `lz.readiness_check` of another process sees what it lacks.
@@ -74,6 +80,11 @@ def solve(
         seen: set[str] = set()
         joint: list[dict[str, Any]] = []
         choices: dict[str, dict[str, Any]] = {}
+        compiler = Compiler(budget_s) if compile_jit else None
+        for call in itertools.chain(*chains) if compiler else ():
+            progress(f"compiling for {call.text}")
+            while compiler and compiler.compile(call, _reports(call, buckets, device, capturing)):
+                pass  # a kernel that is ready divides classes, whose parts may want others
         for chain in chains:
             for call in chain:
                 progress(call.text)
@@ -108,6 +119,7 @@ def solve(
         "joint": joint,
         "choices": [choices[name] for name in sorted(choices)],
         "plans": list(plans.values()),
+        **({"uncompiled": compiler.uncompiled} if compiler else {}),
         "fallback": {"mode": "runtime_select"},
     }
     return DispatchTable(document, model_id or own_id)
@@ -171,10 +183,12 @@ def _entries(
     device: str | None,
     capturing: bool,
     choices: dict[str, dict[str, Any]],
+    explained: dict[tuple[int, ...], dict[str, Any]] | None = None,
 ) -> Iterator[tuple[Bucket, dict[str, Any], str | None]]:
-    """Yields every entry of a call with its bucket and the key of its compiled code, if it has any; adds to `choices` those at the ends of buckets, by their class."""
+    """Yields every entry of a call with its bucket and the key of its compiled code, if it has any; adds to `choices` those at
+    the ends of buckets, by their class, and to `explained` every report that it asked for."""
     names = [name for name in buckets if name in call.names]
-    explained: dict[tuple[int, ...], dict[str, Any]] = {}
+    explained = {} if explained is None else explained
 
     def ask(sizes: Bucket) -> dict[str, Any]:
         point = tuple(sizes[name] for name in names)
@@ -194,6 +208,18 @@ def _entries(
                 choice = _choice(call, ask(at), entry)
                 choices[choice["class"]] = choice
             yield bucket, entry, _artifact(ask(at))
+
+
+def _reports(
+    call: Call, buckets: Mapping[str, tuple[int, ...]], device: str | None, capturing: bool
+) -> list[tuple[Bucket, dict[str, Any]]]:
+    """Returns the reports that decide the entries of a call, each with its sizes."""
+    names = [name for name in buckets if name in call.names]
+    explained: dict[tuple[int, ...], dict[str, Any]] = {}
+    with contextlib.suppress(NoKernelFoundError):  # the one that there is may have to be compiled
+        for _ in _entries(call, buckets, device, capturing, {}, explained):
+            pass
+    return [(dict(zip(names, point, strict=True)), report) for point, report in explained.items()]
 
 
 def _artifact(report: dict[str, Any]) -> str | None:
