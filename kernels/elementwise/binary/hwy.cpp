@@ -7,6 +7,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "hwy/highway.h"
+#include "kernels/elementwise/threads.h"
 #include "kernels/rows.h"
 #include "kernels/spec.h"
 #include "ops/elementwise/binary.h"
@@ -69,11 +70,12 @@ int32_t Run(const lz_kernel_args* args) {
   const int64_t rows = NumRows(x), n = x.ndim > 0 ? x.shape[x.ndim - 1] : 1;
   const Rows<const T> from = RowsOf<const T>(x), with = RowsOf<const T>(other.tensor);
   const Rows<T> to = RowsOf<T>(out);
+  const lz_kernel_args call = AloneIfSmall(args, rows * n);
   if (n == 1 || other.strides[x.ndim - 1] != 0) {
-    MapRows(args, rows, n, f, to, from, with);
+    MapRows(&call, rows, n, f, to, from, with);
     return 0;
   }
-  ParallelFor(args, rows, 16384 / (n + 1) + 1, [&](int64_t begin, int64_t end) {
+  ParallelFor(&call, rows, 16384 / (n + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const WithRowValue<T> g = {f, ToFloat(with.data[with.offsets[r]])};
       MapRow(to.data + to.offsets[r], n, g, from.data + from.offsets[r]);

@@ -6,6 +6,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "hwy/highway.h"
+#include "kernels/elementwise/threads.h"
 #include "kernels/rows.h"
 #include "kernels/spec.h"
 #include "ops/elementwise/cast.h"
@@ -38,8 +39,9 @@ int32_t Launch(const lz_kernel_args* args) {
       return int32_t{0};
     }
     return WithFloatType(DTypeOf(out), [&](auto to) {
+      const lz_kernel_args call = AloneIfSmall(args, NumRows(x) * n);
       MapRows(
-          args, NumRows(x), n, [](auto, auto v) HWY_ATTR { return v; }, RowsOf<decltype(to)>(out),
+          &call, NumRows(x), n, [](auto, auto v) HWY_ATTR { return v; }, RowsOf<decltype(to)>(out),
           RowsOf<const From>(x));
       return int32_t{0};
     });
