@@ -158,7 +158,7 @@ def test_kernels_are_compiled_before_the_table_is_made(compiled_kernel, capfd):
     jsonschema.validate(table.document, json.loads((ROOT / "schemas/table.schema.json").read_text()))
 
     words = ["solve", "--operation", call, "--bucket", "rows=8", "--bucket", "hidden=56", "--compile-jit", "--json"]
-    assert cli.main(words) == 0
+    assert cli.run(words) == 0
     assert json.loads(capfd.readouterr().out)["choices"][0]["kernel_id"] == "slow.rms"
 
 

@@ -113,7 +113,7 @@ class Step(Call):
         return self._program.explain(self._index, *run_sizes(self.phase, sizes))
 
     def described(self, sizes: Sizes, report: dict[str, Any]) -> dict[str, Any] | None:
-        return None  # its tensors lie in the program's memory
+        return None  # its tensors are in the program's memory
 
 
 class Recorded(Call):

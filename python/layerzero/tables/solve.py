@@ -57,8 +57,8 @@ def solve(
     Processes that load such a table need the same policy, which `document["policy"]` has.
     capturing: decisions for calls inside a CUDA graph capture. plan_mode: joins neighboring operations by cost; default: the
     policy's. expected_calls: what packing weights once is spread over.
-    compile_jit: first compiles the kernels that the calls would get if they were compiled, on a thread of its own as
-    `lz.warmup` does, and waits for at most `budget_s` seconds (None: as long as it takes). What was not compiled then, or
+    compile_jit: first compiles the kernels that the calls at the ends of buckets would get if they were compiled, on a thread
+    of its own as `lz.warmup` does, and waits for at most `budget_s` seconds (None: as long as it takes). What was not compiled then, or
     failed, is in `document["uncompiled"]`, and the table has the kernels that serve meanwhile.
 
     Kernels that were compiled while the process ran are named by their artifacts (`jit_artifacts`), so that
@@ -84,7 +84,7 @@ def solve(
         for call in itertools.chain(*chains) if compiler else ():
             progress(f"compiling for {call.text}")
             while compiler and compiler.compile(call, _reports(call, buckets, device, capturing)):
-                pass  # a kernel that is ready divides classes, whose parts may want others
+                pass  # where one fails the next best may have to be compiled
         for chain in chains:
             for call in chain:
                 progress(call.text)
@@ -183,12 +183,11 @@ def _entries(
     device: str | None,
     capturing: bool,
     choices: dict[str, dict[str, Any]],
-    explained: dict[tuple[int, ...], dict[str, Any]] | None = None,
 ) -> Iterator[tuple[Bucket, dict[str, Any], str | None]]:
     """Yields every entry of a call with its bucket and the key of its compiled code, if it has any; adds to `choices` those at
-    the ends of buckets, by their class, and to `explained` every report that it asked for."""
+    the ends of buckets, by their class."""
     names = [name for name in buckets if name in call.names]
-    explained = {} if explained is None else explained
+    explained: dict[tuple[int, ...], dict[str, Any]] = {}
 
     def ask(sizes: Bucket) -> dict[str, Any]:
         point = tuple(sizes[name] for name in names)
@@ -212,14 +211,12 @@ def _entries(
 
 def _reports(
     call: Call, buckets: Mapping[str, tuple[int, ...]], device: str | None, capturing: bool
-) -> list[tuple[Bucket, dict[str, Any]]]:
-    """Returns the reports that decide the entries of a call, each with its sizes."""
+) -> Iterator[tuple[Bucket, dict[str, Any]]]:
+    """Yields the reports of a call at the ends of its buckets, each with its sizes."""
     names = [name for name in buckets if name in call.names]
-    explained: dict[tuple[int, ...], dict[str, Any]] = {}
-    with contextlib.suppress(NoKernelFoundError):  # the one that there is may have to be compiled
-        for _ in _entries(call, buckets, device, capturing, {}, explained):
-            pass
-    return [(dict(zip(names, point, strict=True)), report) for point, report in explained.items()]
+    for corner in itertools.product(*(buckets[name] for name in names)):
+        sizes = dict(zip(names, corner, strict=True))
+        yield sizes, call.explain(sizes, device, capturing)
 
 
 def _artifact(report: dict[str, Any]) -> str | None:
