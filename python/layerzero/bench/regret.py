@@ -1,7 +1,7 @@
 """What choices cost: the time of the kernel that is chosen over that of the fastest one, by priorities and by tuned records.
 
 Each case is tuned, its records decide, and then every kernel is timed again, in other rounds: noise cannot win twice. A
-difference within the noise of the same kernel counts as none.
+difference within the noise of the same kernel counts as none; the report says how many were, and what they sum up to.
 """
 
 import statistics
@@ -23,7 +23,7 @@ from layerzero.tuning.draw import arguments_on
 HOW = ("priorities", "records")
 
 
-def _again(case: Case, result: dict[str, Any], device: str, rounds: int) -> tuple[sides.Call, Rounds]:
+def again(case: Case, result: dict[str, Any], device: str, rounds: int) -> tuple[sides.Call, Rounds]:
     """Returns the call and new times of its finalists and its default."""
     clock = Clock.of(device)
     call = sides.call_of(case.operation, arguments_on(device, case.operation, case.line))
@@ -38,18 +38,27 @@ def _again(case: Case, result: dict[str, Any], device: str, rounds: int) -> tupl
     return call, core.in_rounds(clock, those, rounds, result["default"], seed=99)
 
 
-def regret(chosen: str, found: Rounds, default: str) -> float:
-    """Returns time of the chosen kernel over that of the fastest, 1 within noise. The fastest is that of the first half of the
-    rounds, the ratio that of the second."""
+def ratio_of(chosen: str, found: Rounds) -> float | None:
+    """Returns time of the chosen kernel over that of the fastest, noise and all; None if it was not timed. The fastest is that
+    of the first half of the rounds, the ratio that of the second, so that it may be below 1."""
     half = max(1, len(found.again) // 2)
     first = {name: statistics.median(us[:half]) for name, us in found.samples.items()}
     best = min(first, key=lambda name: first[name])
-    if chosen not in found.samples or chosen == best:
-        return 1.0
+    if chosen not in found.samples:
+        return None
     pairs = zip(found.samples[chosen][half:], found.samples[best][half:], strict=True)
-    ratio = statistics.median(a / b for a, b in pairs)
-    same = [abs(b / a - 1) for a, b in zip(found.samples[default], found.again, strict=True)]
-    return ratio if ratio > 1 + statistics.median(same) else 1.0
+    return statistics.median(a / b for a, b in pairs)
+
+
+def noise_of(found: Rounds, default: str) -> float:
+    """Returns the median relative difference between two times of the same kernel in a round."""
+    return statistics.median(abs(b / a - 1) for a, b in zip(found.samples[default], found.again, strict=True))
+
+
+def regret(chosen: str, found: Rounds, default: str) -> float:
+    """Returns time of the chosen kernel over that of the fastest, 1 within noise."""
+    ratio = ratio_of(chosen, found)
+    return ratio if ratio is not None and ratio > 1 + noise_of(found, default) else 1.0
 
 
 def _judge(case: Case, settings: measure.Settings, rounds: int) -> list[dict[str, Any]]:
@@ -62,7 +71,7 @@ def _judge(case: Case, settings: measure.Settings, rounds: int) -> list[dict[str
             if len(result["kernels"]) < 2:
                 continue
             use([])
-            _, found = _again(case, result, settings.device, rounds)
+            _, found = again(case, result, settings.device, rounds)
             capturing = result["execution"] == "graph"
             by = {"priorities": choice_of(case.operation, case.line, settings.device, capturing)}
             use(result["records"])
@@ -70,21 +79,32 @@ def _judge(case: Case, settings: measure.Settings, rounds: int) -> list[dict[str
             cell = {"operation": case.operation, "call": case.line, "execution": result["execution"]}
             cell |= {"cache_state": result["cache_state"], "kernels": len(result["kernels"]), "chosen": by}
             cell["regret"] = {how: regret(by[how], found, result["default"]) for how in HOW}
+            cell |= {
+                "ratio": {how: ratio_of(by[how], found) for how in HOW},
+                "noise": noise_of(found, result["default"]),
+            }
             cells.append(cell)
         return cells
 
 
 def summary(cells: list[dict[str, Any]], how: str) -> dict[str, Any]:
-    """Returns mean, median, p99, maximum and the worst cell."""
+    """Returns mean, median, p99, maximum and the worst cell. within_noise: cells whose ratio is above 1 and counts as 1, since
+    it is within noise; "raw": the same numbers of the ratios themselves, with none below 1. not_timed: cells whose choice was
+    no finalist, which count as 1 in both."""
     ordered = sorted(cells, key=lambda cell: cell["regret"][how])
     values = [cell["regret"][how] for cell in ordered]
     worst = ordered[-1]
+    ratios = [cell["ratio"][how] for cell in cells]
+    raw = sorted(max(1.0, ratio or 1.0) for ratio in ratios)
     return {
         "cases": len(cells),
         "mean": statistics.fmean(values),
         "median": statistics.median(values),
         "p99": p99(values),
         "max": values[-1],
+        "within_noise": sum(cell["regret"][how] == 1 and (cell["ratio"][how] or 0) > 1 for cell in cells),
+        "not_timed": ratios.count(None),
+        "raw": {"mean": statistics.fmean(raw), "median": statistics.median(raw), "p99": p99(raw), "max": raw[-1]},
         "worst": f"{worst['operation']} {worst['call']} ({worst['execution']}, {worst['cache_state']})",
     }
 
@@ -140,6 +160,8 @@ def run(
         "median": tuned.get("median"),
         "p99": tuned.get("p99"),
         "worst": tuned.get("worst"),
+        "within_noise": tuned.get("within_noise"),
+        "raw": tuned.get("raw"),
         "regret": by_how,
         "cells": cells,
         "failed": failed,
