@@ -70,6 +70,8 @@ def _print(report: dict[str, Any]) -> None:
         print(f"regret, {how}: mean {found['mean']:.4f}, median {found['median']:.4f}, p99 {found['p99']:.3f}", end="")
         print(f", worst {found['max']:.3f} over {found['cases']} cases: {found['worst']}")
         raw = found["raw"]
-        print(f"  {found['within_noise']} within noise count as 1; as timed: mean {raw['mean']:.4f}, p99 {raw['p99']:.3f}")
+        print(
+            f"  {found['within_noise']} within noise count as 1; as timed: mean {raw['mean']:.4f}, p99 {raw['p99']:.3f}"
+        )
     for call, why in report["failed"].items():
         print(f"not judged: {call}: {why}")
