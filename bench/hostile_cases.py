@@ -102,7 +102,7 @@ def descriptor(dice: random.Random) -> bytes:
         (("platform",), name),
         (("schema_version",), name),
         (("ops", "norm.rms"), DESCRIPTOR["ops"]["norm.rms"] * 2),
-        ((*row, "constraints"), [DESCRIPTOR["ops"]["norm.rms"][0]["constraints"][0]] * 200000),
+        ((*row, "constraints"), [DESCRIPTOR["ops"]["norm.rms"][0]["constraints"][0]] * 25000),
         ((*row, "workspace_bytes"), "(" * dice.randrange(100, 50000) + name),
     ]
     return json.dumps(put(DESCRIPTOR, *dice.choice(changes))).encode()
