@@ -5,12 +5,13 @@ python bench/health.py --calls 40000 --control     (every planted fault that thi
 
 Each kernel of PLANTED serves the calls of one number of rows, so that each of them runs whatever becomes of the others: kernels of
 `norm.rms` that raise, refuse, return NaN, return their input, are wrong once in 1,000 calls, run out of memory, write half of
-their output before they raise, or always fail. All threads call all classes at once. Then: one kernel that writes an input
-and raises; a library in a worker that is killed by -9 every second; and in processes of their own one that dies of SIGSEGV, one that
-hangs until it is killed, and one that loses its CUDA context (emulated by CUDA's message). The JSON has the counts, the breaker states
-and the memory over time; exit code 1 if a result was wrong, an error had no type, a process hung, memory grew, a planted kernel
-was never at fault, or a breaker or the quarantine is not as specified. With --control results are not compared
-(unchecked), a kernel keeps memory (leak) or no planted kernel is ever selected (unreached): then exit code 0 says that each was found.
+their output before they raise, or always fail. All threads call all classes at once, and four more call a library in a worker
+that is killed by -9 every second that it runs. Then: one kernel that writes an input and raises; and in processes of their own
+one that dies of SIGSEGV, one that hangs until it is killed, and one that loses its CUDA context (emulated by CUDA's message).
+The JSON has the counts, the breaker states and the memory over time; exit code 1 if a result was wrong, an error had no type, a
+process hung, memory grew, a planted kernel was never at fault, or a breaker or the quarantine is not as specified. With
+--control results are not compared (unchecked), a kernel keeps memory (leak) or no planted kernel is ever selected (unreached):
+then exit code 0 says that each was found.
 """
 
 import argparse
@@ -163,18 +164,24 @@ def processes(limit: float) -> dict[str, Any]:
     return found
 
 
-def workers(seconds: float, threads: int) -> dict[str, Any]:
-    """Kernels of torch in a worker that is killed every second."""
-    name, adapter = "torch", "layerzero.backends.torch.adapters:rms_norm"
-    lz.configure(backend_isolation={name: "subprocess"}, isolation={"start_timeout_s": 300})
-    if error := client.prove(name, "subprocess", (adapter,), ""):
-        return {"error": error, "ok": False}
-    kernel, x, kills = client.proxy(name, "subprocess", adapter, "torch.rms_norm"), INPUTS[3], 0
+WORKER = "torch", "subprocess", "layerzero.backends.torch.adapters:rms_norm"
+
+
+def isolate() -> str:
+    """Starts the worker of `workers`. Returns the error, or ""."""
+    library, mode, adapter = WORKER
+    lz.configure(backend_isolation={library: mode}, isolation={"start_timeout_s": 300})
+    return client.prove(library, mode, (adapter,), "")
+
+
+def workers(over: threading.Event, threads: int) -> dict[str, Any]:
+    """Calls of torch's kernel in a worker that is killed every second that it runs, until `over`."""
+    library, mode, adapter = WORKER
+    kernel, x, kills, began = client.proxy(library, mode, adapter, "torch.rms_norm"), INPUTS[3], 0, time.monotonic()
     counts: Counter[str] = Counter()
-    end = time.monotonic() + seconds
 
     def work() -> None:
-        while time.monotonic() < end:
+        while not over.is_set():
             try:
                 counts["right" if torch.allclose(kernel(x, W, 1e-6), RIGHT[3]) else "wrong"] += 1
             except lz.KernelRefusedError:  # the worker is starting
@@ -186,16 +193,15 @@ def workers(seconds: float, threads: int) -> dict[str, Any]:
     running = [threading.Thread(target=work, daemon=True) for _ in range(threads)]
     for thread in running:
         thread.start()
-    while time.monotonic() < end:
-        time.sleep(1)
-        if pid := client.states()[name].get("pid"):
+    while not over.wait(1):
+        if pid := client.states()[library].get("pid"):
             os.kill(pid, signal.SIGKILL)
             kills += 1
     for thread in running:
         thread.join(300)
-    lz.configure(backend_isolation="in_process")
     hung = sum(thread.is_alive() for thread in running)
     typed = set(counts) <= {"right", "refused", "WorkerError"}
+    seconds = round(time.monotonic() - began, 2)
     ok = bool(kills and counts["right"] and counts["WorkerError"] and typed and not hung)
     return {"seconds": seconds, "threads": threads, "kills": kills, "results": dict(counts), "hung": hung, "ok": ok}
 
@@ -316,7 +322,14 @@ def main() -> int:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         lz.configure(cache_dir=folder, health={"failures": 3, "retry_s": 0.05, "error_budget": 10**9})
+        over, killed = threading.Event(), dict[str, Any]()
+        if not options.control and (error := isolate()):
+            raise SystemExit(error)
+        killer = threading.Thread(target=lambda: killed.update(workers(over, 4)))
+        if not options.control:
+            killer.start()
         run = load(options.calls, options.threads, options.seconds, options.control)
+        over.set()
         health = lz.health().to_dict()
         run["breakers"] = [
             {key: b[key] for key in ("kernel_id", "state", "outcomes", "failures_in_a_row")} for b in health["breakers"]
@@ -328,7 +341,8 @@ def main() -> int:
             print(json.dumps(run, indent=1))
             return 0 if run["found"] else 1
         run["write"] = writes_an_input()
-        run["workers"] = workers(20, 4)
+        killer.join()
+        run["workers"] = killed
     run["processes"] = processes(options.limit)
     typed = {name for name in run["results"] if isinstance(getattr(lz, name, None), type)}
     run["untyped_errors"] = sorted(set(run["results"]) - typed - {"right", "wrong"})

@@ -73,7 +73,7 @@ Received ReceiveMessage(Channel& c, double seconds) {
   while (true) {
     const worker::Waited waited = [&] {
       const ReleasedGil released;
-      return c.Theirs().Wait(c.received, c.receive, c.spin, std::min(end, Clock::now() + kSlice));
+      return c.Theirs().Wait(c.received, c.receive, c.spin, c.announced, std::min(end, Clock::now() + kSlice));
     }();
     if (waited == worker::Waited::kChanged) return Take(c) ? Received::kMessage : Received::kError;
     if (waited == worker::Waited::kEnded) {
@@ -98,7 +98,8 @@ PyObject* WorkerOpen(PyObject*, PyObject* args) {
   channel->is_worker = is_worker != 0;
   channel->receive = receive;
   channel->send = send;
-  channel->spin = Seconds(spin_us * 1e-6);
+  channel->spin = worker::Patience(Seconds(spin_us * 1e-6));
+  channel->announced = worker::Patience(Seconds(4 * spin_us * 1e-6));  // 4 MiB are copied meanwhile
   if (is_worker) std::memcpy(channel->memory + worker::kMagicWord, &worker::kMagic, sizeof(worker::kMagic));
   auto* owner = new ChannelPtr(std::move(channel));
   PyObject* capsule = PyCapsule_New(

@@ -31,7 +31,7 @@ struct Channel {
   uint64_t size;
   bool is_worker = false;
   int receive = -1, send = -1;  // sockets of the Python side
-  worker::Doorbell::Clock::duration spin{};
+  worker::Patience spin, announced;
   uint64_t sent = 0, received = 0;               // numbers of messages
   std::string incoming;                          // a copy of the last message
   bool is_busy = false;                          // a call is running in the worker
@@ -54,6 +54,10 @@ const ChannelPtr* ToChannel(PyObject* capsule);
 
 // Publishes the message of `size` bytes that was written to Channel::Writes() + 4. False with a Python error.
 bool SendMessage(Channel& channel, size_t size);
+
+// Whether the other side is woken before so many bytes are copied: copying takes as long as waking, and no longer than
+// a side that was woken spins.
+inline bool IsWorthWaking(uint64_t bytes) { return bytes >= (128 << 10) && bytes < (4 << 20); }
 
 enum class Received { kMessage, kTimeout, kError };
 // Waits with the GIL released until the next message is in `incoming`; seconds < 0: for good. kError: a Python error.

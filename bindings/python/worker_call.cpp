@@ -10,8 +10,7 @@
 namespace lz::python {
 namespace {
 
-constexpr uint64_t kFirstRoom = 64 * 1024;     // bytes for outputs of unknown size
-constexpr uint64_t kWorthWaking = 128 * 1024;  // bytes whose copy takes about as long as waking the worker
+constexpr uint64_t kFirstRoom = 64 * 1024;  // bytes for outputs of unknown size
 
 // The block of a call's results: free once the last tensor over it is gone.
 struct ResultBlock {
@@ -260,7 +259,7 @@ PyObject* ParentCall::Run(uint16_t function, double seconds) {
   if (!TakeRoom(known == c_.rooms.end() ? kFirstRoom : known->second)) return nullptr;
   worker::Writer writer(c_.memory + c_.Writes() + 4);
   if (Status status = writer.Put(call_); !status.ok()) return RaiseWorkerError(status);
-  if (copied_ >= kWorthWaking) c_.Ours().Announce(c_.send);
+  if (IsWorthWaking(copied_)) c_.Ours().Announce(c_.send);
   for (Copy& copy : copies_) CopyTo(c_, copy.tensor, copy.place);
   c_.is_busy = true;
   if (!SendMessage(c_, writer.size()) || !Answer(seconds)) return nullptr;

@@ -10,8 +10,6 @@
 namespace lz::python {
 namespace {
 
-constexpr uint64_t kWorthWaking = 128 * 1024;  // bytes whose copy takes about as long as waking the parent
-
 class ServedCall {
  public:
   ServedCall(const ChannelPtr& channel, PyObject* side) : channel_(channel), c_(*channel), side_(side) {}
@@ -196,7 +194,7 @@ bool ServedCall::Answer() {
   kept_.push_back(result);
   if (!Collect(result) || !Finish()) return SendError();
   if (!MakeRoom(need_)) return PyErr_ExceptionMatches(PyExc_EOFError) ? false : SendError();
-  if (need_ >= kWorthWaking) c_.Ours().Announce(c_.send);
+  if (IsWorthWaking(need_)) c_.Ours().Announce(c_.send);
   Place();
   PyObject* warnings = PyObject_CallMethod(side_, "take_warnings", nullptr);
   char* bytes = nullptr;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/arena.h"
+#include "base/trusted_file.h"
 #include "pipeline/dispatch_check.h"
 #include "pipeline/dispatch_observer.h"
 #include "pipeline/request_memory.h"
@@ -194,7 +195,8 @@ Outcome OutcomeOf(const KernelEntry& kernel, const Request& r, const Status& fai
     case StatusCode::kOutOfMemory:
     case StatusCode::kNotInstalled:
     case StatusCode::kKernelFailed: break;
-    default: return Outcome::kDone;  // an error of the call
+    default:
+      if (failed.code() != kUntrusted) return Outcome::kDone;  // an error of the call; kUntrusted: its code may not run
   }
   if (!WrittenInputs(kernel, r).empty()) return Outcome::kFailedAfterWrite;
   return failed.code() == StatusCode::kOutOfMemory ? Outcome::kOutOfMemory : Outcome::kFailed;

@@ -9,10 +9,12 @@
 namespace lz::worker {
 namespace {
 
-constexpr int64_t kGrain = 256 * 1024;  // bytes of one thread
+// Bytes from which threads copy, and of one of them. A team costs tens of microseconds, more while the other side
+// spins.
+constexpr int64_t kThreaded = 4 << 20, kGrain = 1 << 20;
 
 void CopyBytes(char* to, const char* from, int64_t bytes, const lz_parallel& threads) {
-  if (!threads.run || threads.num_threads < 2 || bytes < 2 * kGrain) {
+  if (!threads.run || threads.num_threads < 2 || bytes < kThreaded) {
     std::memcpy(to, from, size_t(bytes));
     return;
   }

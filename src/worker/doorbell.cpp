@@ -1,7 +1,6 @@
 #include "worker/doorbell.h"
 
 #include <poll.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -41,20 +40,21 @@ void Doorbell::Announce(int file) const {
   if (At(sleeps_).load(std::memory_order_relaxed) != 0) (void)SendByte(file);
 }
 
-// True: the word has changed. Yields the processor between looks: the other side may need it.
-bool Doorbell::Spin(uint64_t seen, Clock::time_point end) const {
-  for (int i = 0; Number() == seen; ++i) {
-    if (i % 32 == 31) {
-      if (Clock::now() >= end) return false;
-      sched_yield();
-    }
+// True: the word has changed. Keeps its processor: one that is yielded to another process comes back milliseconds
+// later.
+bool Doorbell::Spin(uint64_t seen, Patience& patience) const {
+  const Clock::time_point end = Clock::now() + patience.Next();
+  bool has_changed = Number() != seen;
+  for (int i = 1; !has_changed && (i % 32 || Clock::now() < end); ++i) {
     Pause();
+    has_changed = Number() != seen;
   }
-  return true;
+  patience.Ended(has_changed);
+  return has_changed;
 }
 
 // Reads what has arrived, so that an old byte ends no later wait.
-Waited Doorbell::Sleep(uint64_t seen, int file, Clock::duration spin, Clock::time_point end) const {
+Waited Doorbell::Sleep(uint64_t seen, int file, Patience& announced, Clock::time_point end) const {
   At(sleeps_).store(1, std::memory_order_seq_cst);
   Waited result = Waited::kChanged;
   while (At(word_).load(std::memory_order_seq_cst) == seen) {
@@ -69,7 +69,7 @@ Waited Doorbell::Sleep(uint64_t seen, int file, Clock::duration spin, Clock::tim
     const ssize_t got = read(file, bytes, sizeof(bytes));
     if (got > 0) {  // published, or announced: then it needs no other byte
       At(sleeps_).store(0, std::memory_order_seq_cst);
-      (void)Spin(seen, Clock::now() + spin);
+      (void)Spin(seen, announced);
       At(sleeps_).store(1, std::memory_order_seq_cst);
       continue;
     }
@@ -82,9 +82,9 @@ Waited Doorbell::Sleep(uint64_t seen, int file, Clock::duration spin, Clock::tim
   return result;
 }
 
-Waited Doorbell::Wait(uint64_t seen, int file, Clock::duration spin, Clock::time_point end) const {
-  if (Spin(seen, Clock::now() + spin)) return Waited::kChanged;
-  return Sleep(seen, file, spin, end);
+Waited Doorbell::Wait(uint64_t seen, int file, Patience& spin, Patience& announced, Clock::time_point end) const {
+  if (Spin(seen, spin)) return Waited::kChanged;
+  return Sleep(seen, file, announced, end);
 }
 
 }  // namespace lz::worker

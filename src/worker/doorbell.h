@@ -18,6 +18,22 @@ inline constexpr uint64_t kMagic = 0x315A4C52454B524F;
 
 enum class Waited { kChanged, kTimeout, kEnded };
 
+// How long a side spins before it sleeps: not at all while that does not pay, because the other side needs this
+// processor or takes longer. Tries again now and then.
+class LZ_OWN Patience {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Patience() = default;
+  explicit Patience(Clock::duration most) : most_(most), now_(most) {}
+  Clock::duration Next() { return ++waits_ % 32 == 0 ? most_ : now_; }
+  void Ended(bool in_time) { now_ = in_time ? most_ : now_ / 2; }
+
+ private:
+  Clock::duration most_{}, now_{};
+  uint32_t waits_ = 0;
+};
+
 // One direction: the word, and the word that is not 0 while its reader sleeps.
 class LZ_OWN Doorbell {
  public:
@@ -30,13 +46,14 @@ class LZ_OWN Doorbell {
   bool Ring(uint64_t value, int file) const;
   // Wakes the other side if it sleeps: a message follows soon.
   void Announce(int file) const;
-  // Waits until the word is not `seen`: spins for `spin`, then sleeps until `end`.
-  Waited Wait(uint64_t seen, int file, Clock::duration spin, Clock::time_point end) const;
+  // Waits until the word is not `seen`: spins for a while, then sleeps until `end`. `announced`: for what Announce()
+  // said.
+  Waited Wait(uint64_t seen, int file, Patience& spin, Patience& announced, Clock::time_point end) const;
   uint64_t Number() const;
 
  private:
-  Waited Sleep(uint64_t seen, int file, Clock::duration spin, Clock::time_point end) const;
-  bool Spin(uint64_t seen, Clock::time_point end) const;
+  Waited Sleep(uint64_t seen, int file, Patience& announced, Clock::time_point end) const;
+  bool Spin(uint64_t seen, Patience& patience) const;
 
   char *word_, *sleeps_;
 };

@@ -199,6 +199,22 @@ def test_no_kernel_without_a_fallback_is_our_error_too():
         lz.rms_norm(X, W)
 
 
+@pytest.mark.parametrize("error", [lz.UntrustedFileError, lz.NotInstalledError, lz.KernelRefusedError])
+def test_a_kernel_that_may_not_run_is_replaced_or_its_error_keeps_its_type(error):
+    @lz.register_kernel("norm.rms", "tests.refused", supported_dtypes=["float32"], accepts=["weight"], priority=100)
+    def kernel(input, weight, eps, weight_offset):
+        raise error("kernel.so", "a signature", "none", "sign it")
+
+    try:
+        assert lz.which("rms_norm", X, W).kernel_id == "tests.refused"
+        torch.testing.assert_close(lz.rms_norm(X, W), torch.nn.functional.rms_norm(X, (8,), W, 1e-6))
+        lz.reset_health("tests.refused")
+        with pytest.raises(error, match="kernel.so: wanted a signature, got none; sign it"):
+            lz.rms_norm(X, W, kernel="tests.refused")
+    finally:
+        lz.unregister_kernel("norm.rms", "tests.refused")
+
+
 # ---- prepared calls
 
 
