@@ -56,7 +56,7 @@ TEST(WorkerCopy, AnyStridesAndItems) {
 }
 
 TEST(WorkerCopy, SeveralThreadsCopyALargeOne) {
-  std::vector<char> from(3 << 20), to(from.size());
+  std::vector<char> from(5 << 20), to(from.size());
   std::iota(from.begin(), from.end(), char(1));
   int64_t shape = int64_t(from.size()), stride = 1;
   const lz_tensor t{.data = from.data(),

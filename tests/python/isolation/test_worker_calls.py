@@ -75,6 +75,8 @@ def test_tensors_cross_unchanged(echo, case):
 ECHO = (
     SOURCE
     + """
+import resource
+
 def echo(x, *rest):
     assert list(map(type, rest)) == [int, float, bool, str, type(None)], rest
     return x
@@ -90,6 +92,11 @@ def where(x):
 
 def large(x):
     return x.repeat(1000)
+
+def faults(x):
+    made = [x + i for i in range(8)]
+    del made
+    return torch.tensor(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
 
 def kept(x):
     held.append(x)
@@ -108,7 +115,7 @@ def echo_folder(tmp_path_factory):
 def echoes(echo_folder):
     """The name of a library whose worker the tests share, as long as none closes it."""
     with isolated({}, timeout_s=60):
-        prove_once("lz_echo", "echo", "pair", "nothing", "where", "large")
+        prove_once("lz_echo", "echo", "pair", "nothing", "where", "large", "faults")
         yield "lz_echo"
 
 
@@ -122,6 +129,12 @@ def test_results_are_tuples_or_nothing(echoes):
     first, none, second = direct(echoes, adapter="pair")(x)
     assert none is None and torch.equal(first, x + 1) and torch.equal(second, x * 2)
     assert direct(echoes, adapter="nothing")(x) is None
+
+
+def test_memory_of_a_call_is_used_by_the_next_one(echoes):
+    faults, x = direct(echoes, adapter="faults"), torch.zeros(2**18)
+    counts = [int(faults(x)) for _ in range(6)]
+    assert counts[-1] - counts[2] < 3 * 256, counts  # a tensor has 256 pages, and a call makes eight
 
 
 def test_results_are_the_callers_and_their_memory_is_used_again(echoes):
