@@ -55,7 +55,7 @@ const ChannelPtr* ToChannel(PyObject* capsule);
 // Publishes the message of `size` bytes that was written to Channel::Writes() + 4. False with a Python error.
 bool SendMessage(Channel& channel, size_t size);
 
-// Whether the other side is woken before so many bytes are copied: copying takes as long as waking, and no longer than
+// Whether the other side is woken before `bytes` are copied: copying takes as long as waking, and no longer than
 // a side that was woken spins.
 inline bool IsWorthWaking(uint64_t bytes) { return bytes >= (128 << 10) && bytes < (4 << 20); }
 

@@ -9,8 +9,7 @@
 namespace lz::worker {
 namespace {
 
-// Bytes from which threads copy, and of one of them. A team costs tens of microseconds, more while the other side
-// spins.
+// Bytes from which threads copy, and of one of them. A team costs tens of microseconds, and more while a side spins.
 constexpr int64_t kThreaded = 4 << 20, kGrain = 1 << 20;
 
 void CopyBytes(char* to, const char* from, int64_t bytes, const lz_parallel& threads) {

@@ -40,8 +40,7 @@ void Doorbell::Announce(int file) const {
   if (At(sleeps_).load(std::memory_order_relaxed) != 0) (void)SendByte(file);
 }
 
-// True: the word has changed. Keeps its processor: one that is yielded to another process comes back milliseconds
-// later.
+// True: the word has changed. Keeps its processor: one that is yielded is back milliseconds later.
 bool Doorbell::Spin(uint64_t seen, Patience& patience) const {
   const Clock::time_point end = Clock::now() + patience.Next();
   bool has_changed = Number() != seen;

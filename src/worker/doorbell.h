@@ -46,8 +46,7 @@ class LZ_OWN Doorbell {
   bool Ring(uint64_t value, int file) const;
   // Wakes the other side if it sleeps: a message follows soon.
   void Announce(int file) const;
-  // Waits until the word is not `seen`: spins for a while, then sleeps until `end`. `announced`: for what Announce()
-  // said.
+  // Waits until the word is not `seen`: spins for a while, then sleeps until `end`. `announced`: after an Announce().
   Waited Wait(uint64_t seen, int file, Patience& spin, Patience& announced, Clock::time_point end) const;
   uint64_t Number() const;
 
