@@ -18,7 +18,7 @@ from layerzero.isolation import failures, protocol
 from layerzero.isolation.protocol import Kind, ProtocolError
 
 _PR_SET_PDEATHSIG, _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = 1, -1, -3
-_KEPT, _LARGE = 64 * 2**20, 32 * 2**20  # bytes: of free memory that a worker keeps; of tensors that have memory of their own
+_KEPT, _LARGE = 64 * 2**20, 32 * 2**20  # bytes of free memory that stay; of a tensor that does not come from it
 
 
 def end_with(parent: int) -> None:
