@@ -82,11 +82,11 @@ def drawn() -> str:
         first.setdefault(part, y)
         box(_LEFT, y, 400, 1, COLOURS.get(part, "#eeeeee"))
         text(_LEFT + 6, y, f"{said}    {module or 'the stream: rows + part'}")
-    for part, said in matched(layer).items():
+    for part, facts in matched(layer).items():
         y = first[part]
-        box(_RIGHT, y, 440, len(said), COLOURS[part])
+        box(_RIGHT, y, 440, len(facts), COLOURS[part])
         lines.append(f'<path d="M{_LEFT + 400} {y - 5} H{_RIGHT}" stroke="#666" fill="none"/>')
-        for index, each in enumerate(said):
+        for index, each in enumerate(facts):
             text(_RIGHT + 6, y + index * _ROW, each)
     opening = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" font-family="monospace" font-size="12">'
     return "\n".join([opening, '<rect width="100%" height="100%" fill="white"/>', *lines, "</svg>"]) + "\n"
