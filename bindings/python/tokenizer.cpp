@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "call.h"
-#include "tokenize/tokenizer.h"
+#include "tokenize/numbers.h"
+#include "tokenizer_lists.h"
 
 namespace lz::python {
 namespace {
@@ -39,38 +40,6 @@ PyObject* Facts(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "O&", ToTokenizer, &tokenizer)) return nullptr;
   return Py_BuildValue("nNN", Py_ssize_t((*tokenizer)->num_ids()), PyBool_FromLong((*tokenizer)->has_offsets()),
                        PyBool_FromLong((*tokenizer)->has_decoder()));
-}
-
-template <class T, class Make>
-PyObject* ListOf(const T* items, size_t count, Make&& make) {
-  PyObject* list = PyList_New(Py_ssize_t(count));
-  for (size_t i = 0; list && i < count; ++i) {
-    PyObject* item = make(items[i]);
-    if (!item) {
-      Py_DecRef(list);
-      return nullptr;
-    }
-    PyList_SetItem(list, Py_ssize_t(i), item);
-  }
-  return list;
-}
-PyObject* IdObject(int32_t id) { return PyLong_FromLong(id); }
-PyObject* SpanObject(const Span& span) { return Py_BuildValue("ii", span.start, span.end); }
-
-// The UTF-8 of a list's strings, which keep it; a string with surrogates has none. False with an error.
-bool ReadTexts(PyObject* list, std::vector<std::string_view>* texts) {
-  for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
-    Py_ssize_t size = 0;
-    PyObject* const text = PyList_GetItem(list, i);
-    const char* utf8 = PyUnicode_Check(text) ? PyUnicode_AsUTF8AndSize(text, &size) : nullptr;
-    if (!utf8 && (!PyErr_Occurred() || !PyErr_ExceptionMatches(PyExc_UnicodeEncodeError))) {
-      if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "wanted a list of str");
-      return false;
-    }
-    PyErr_Clear();
-    texts->emplace_back(utf8, utf8 ? size_t(size) : 0);
-  }
-  return true;
 }
 
 // encode(tokenizer, texts, specials, offsets) -> (ids, spans): None for a text that it does not serve.
@@ -139,7 +108,43 @@ PyObject* Decode(PyObject*, PyObject* args) {
   return texts;
 }
 
+// refused(tokenizer, texts) -> the indices of those whose ids it does not have.
+PyObject* Refused(PyObject*, PyObject* args) {
+  Held* held;
+  PyObject* list;
+  if (!PyArg_ParseTuple(args, "O&O!", ToTokenizer, &held, &PyList_Type, &list)) return nullptr;
+  std::vector<std::string_view> texts;
+  if (!ReadTexts(list, &texts)) return nullptr;
+  std::vector<int32_t> refused;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (!texts[i].data() || !(*held)->Serves(texts[i])) refused.push_back(int32_t(i));
+  }
+  return ListOf(refused.data(), refused.size(), IdObject);
+}
+
+// number(tokenizer or None) -> the number by which calls of operations name it.
+PyObject* Number(PyObject*, PyObject* object) {
+  Held* held = nullptr;
+  if (object != Py_None && !ToTokenizer(object, &held)) return nullptr;
+  return PyLong_FromLongLong(tokenize::NumberOf(held ? *held : nullptr));
+}
+
 }  // namespace
+
+bool ReadTexts(PyObject* list, std::vector<std::string_view>* texts) {
+  for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
+    Py_ssize_t size = 0;
+    PyObject* const text = PyList_GetItem(list, i);
+    const char* utf8 = PyUnicode_Check(text) ? PyUnicode_AsUTF8AndSize(text, &size) : nullptr;
+    if (!utf8 && (!PyErr_Occurred() || !PyErr_ExceptionMatches(PyExc_UnicodeEncodeError))) {
+      if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "wanted a list of str");
+      return false;
+    }
+    PyErr_Clear();
+    texts->emplace_back(utf8, utf8 ? size_t(size) : 0);
+  }
+  return true;
+}
 
 PyMethodDef kTokenizerMethods[] = {
     {"tokenizer_make", Make, METH_VARARGS,
@@ -147,6 +152,13 @@ PyMethodDef kTokenizerMethods[] = {
     {"tokenizer_facts", Facts, METH_VARARGS, "tokenizer_facts(tokenizer): (number of ids, has offsets, has a decoder)"},
     {"tokenizer_encode", Encode, METH_VARARGS, "tokenizer_encode(tokenizer, texts, specials, offsets): (ids, spans)"},
     {"tokenizer_decode", Decode, METH_VARARGS, "tokenizer_decode(tokenizer, rows, skip_specials): texts"},
+    {"tokenizer_refused", Refused, METH_VARARGS,
+     "tokenizer_refused(tokenizer, texts): indices of the texts whose ids it does not have"},
+    {"tokenizer_number", Number, METH_O, "tokenizer_number(tokenizer or None): its number in calls of operations"},
+    {"tokenizer_encode_call", EncodeCall, METH_VARARGS,
+     "tokenizer_encode_call(operation, number, served, texts, specials, offsets, host): ids, or (ids, spans)"},
+    {"tokenizer_decode_call", DecodeCall, METH_VARARGS,
+     "tokenizer_decode_call(operation, number, served, rows, skip_specials, host): texts"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace lz::python

@@ -121,6 +121,7 @@ if TYPE_CHECKING:
     from layerzero.tokenizers import detokenize as detokenize
     from layerzero.tokenizers import register_tokenizer as register_tokenizer
     from layerzero.tokenizers import tokenize as tokenize
+    from layerzero.tokenizers import tokenizer_arguments as tokenizer_arguments
     from layerzero.tokenizers import tokenizer_identity as tokenizer_identity
     from layerzero.tokenizers import tokenizer_kernels as tokenizer_kernels
     from layerzero.tokenizers import wrap_tokenizer as wrap_tokenizer
@@ -199,6 +200,7 @@ _LAZY = {
     "register_tokenizer": "layerzero.tokenizers",
     "tokenize": "layerzero.tokenizers",
     "record": "layerzero.tuning.workload",
+    "tokenizer_arguments": "layerzero.tokenizers",
     "tokenizer_identity": "layerzero.tokenizers",
     "tokenizer_kernels": "layerzero.tokenizers",
     "wrap_tokenizer": "layerzero.tokenizers",

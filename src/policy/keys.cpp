@@ -138,6 +138,13 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
     Bool("isolation.try_imports", "true",
          "import a library in another process first, once for each version: its crash is a reason", kProcessWide),
 
+    Bool("tokenizer_cache.enable_namespace_isolation", "true",
+         "a token cache keeps the texts of each model apart; false: models with equal tokenizers share them"),
+    Float("tokenizer_cache.validation_rate_initial", "0.1", 0, 1,
+          "fraction of the first 100 hits of an entry of a token cache that is compared with the tokenizer"),
+    Float("tokenizer_cache.validation_rate_warmup", "0.01", 0, 1, "the same of the next 1000 hits"),
+    Float("tokenizer_cache.validation_rate_stable", "0.001", 0, 1, "the same of all later hits"),
+
     {.name = "security.require_signatures",
      .type = KeyType::kChoice,
      .value = "\"none\"",
@@ -212,7 +219,6 @@ constexpr auto kRoadmap = std::to_array<Text>({
     "memory.defer_defrag_until_idle",
     "memory.fragmentation_threshold",
     "memory.defrag_interval_s",
-    "tokenizer_cache",
     "distributed",
     "tp.reduction_algorithm",
     "tp.tp_invariant_fallback_mode",

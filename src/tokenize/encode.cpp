@@ -320,6 +320,14 @@ bool Tokenizer::EncodeText(Job& job, std::string_view text) const {
       });
 }
 
+bool Tokenizer::Serves(std::string_view text) const {
+  const auto& steps = spec_.normalizers;
+  if (std::none_of(steps.begin(), steps.end(), [](const Normalizer& step) { return step.bits != 0; })) return true;
+  std::string changed;
+  return SplitAdded(
+      text, false, [](const Match&) {}, [&](std::string_view piece, size_t) { return Normalize(&piece, &changed); });
+}
+
 bool Tokenizer::Encode(std::string_view text, bool specials, std::vector<int32_t>* ids,
                        std::vector<Span>* spans) const {
   if (!IsUtf8(text) || (spans && !has_offsets_)) return false;

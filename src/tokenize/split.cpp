@@ -26,6 +26,10 @@ constexpr auto kKnown = std::to_array<Known>({
      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
      R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      Splitter::kO200k},
+    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
+     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
+     R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     Splitter::kTekken},
 });
 
 // The bits of the code point at `at`, and where the next one begins.
@@ -172,6 +176,7 @@ const char* Capitals(const Reader& reader, const char* at, const char* end) {
   return reader.Run(at, end, kLetter | kMark, kLower);
 }
 
+template <bool kContractions>
 const char* O200kLetters(const Reader& reader, const char* at, const char* end) {
   const Next first = reader.At(at);
   const bool prefix = !(first.bits & (kLetter | kNumber)) && !IsNewline(*at) && first.end < end;
@@ -182,16 +187,17 @@ const char* O200kLetters(const Reader& reader, const char* at, const char* end) 
       if (word == first.end) word = at;
     }
     if (word == at) word = find(reader, at, end);
-    if (word != at) return Contraction<true>(word, end);
+    if (word != at) return kContractions ? Contraction<true>(word, end) : word;
   }
   return at;
 }
 
+template <int kDigits, bool kContractions>
 const char* O200k(const char* at, const char* end) {
   const Reader reader;
-  if (const char* word = O200kLetters(reader, at, end); word != at) return word;
+  if (const char* word = O200kLetters<kContractions>(reader, at, end); word != at) return word;
   const Next first = reader.At(at);
-  if (first.bits & kNumber) return Numbers<3>(reader, first.end, end);
+  if (first.bits & kNumber) return Numbers<kDigits>(reader, first.end, end);
   if (const char* symbols = Symbols<true>(reader, at, end); symbols != at) return symbols;
   return WhiteSpace<true, false>(reader, at, end);
 }
@@ -214,7 +220,8 @@ WordEnd WordEndOf(Splitter splitter) {
     case Splitter::kLlama3: return &Llama3<3, false>;
     case Splitter::kQwen2: return &Llama3<1, false>;
     case Splitter::kCl100k: return &Llama3<3, true>;
-    case Splitter::kO200k: return &O200k;
+    case Splitter::kO200k: return &O200k<3, true>;
+    case Splitter::kTekken: return &O200k<1, false>;
     case Splitter::kWhole: break;
   }
   return &Whole;

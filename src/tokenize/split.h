@@ -14,6 +14,7 @@ enum class Splitter : uint8_t {
   kQwen2,   // as kLlama3, numbers of one digit
   kCl100k,  // as kLlama3, but white space at the end of a text is one word
   kO200k,   // case decides about words too
+  kTekken,  // as kO200k, without contractions, numbers of one digit
 };
 
 // The splitter of a regular expression, compared as text; kWhole if there is none. `tiktoken`: in the syntax of that

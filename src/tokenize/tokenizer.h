@@ -32,6 +32,8 @@ class LZ_OWN Tokenizer {
   // nothing appended, for a text that is not UTF-8 or that a normalizer may change in a way that is not computed here.
   bool Encode(std::string_view text, bool specials, std::vector<int32_t>* ids,
               std::vector<Span>* spans = nullptr) const;
+  // Whether Encode has the ids of a text of UTF-8: of one that no normalizer may change in a way that is not computed.
+  bool Serves(std::string_view text) const;
   // Appends the text of ids, which may be any bytes; ids that are no tokens are left out, and with `skip_specials`
   // special tokens.
   void Decode(std::span<const int32_t> ids, bool skip_specials, std::string* text) const;

@@ -17,6 +17,7 @@ from vocabularies import (  # noqa: E402
     LLAMA3,
     O200K,
     R50K,
+    TEKKEN,
     added_tokens,
     corpus,
     random_text,
@@ -58,7 +59,7 @@ def test_ids_offsets_and_texts_are_the_librarys(name):
     assert served == 2 * len(texts) if name not in NORMALIZED else served > 20
 
 
-@pytest.mark.parametrize("pattern", [R50K, CL100K, LLAMA3, O200K])
+@pytest.mark.parametrize("pattern", [R50K, CL100K, LLAMA3, O200K, TEKKEN])
 def test_tiktokens_ids(pattern):
     pytest.importorskip("tiktoken")
     encoding = tiktoken_encoding(pattern)

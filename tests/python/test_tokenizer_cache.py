@@ -1,6 +1,5 @@
-"""Who answers lz.tokenize, the token cache, wrapped tokenizers."""
+"""The token cache and its policy keys, wrapped tokenizers."""
 
-import json
 import warnings
 
 import pytest
@@ -9,39 +8,8 @@ tokenizers = pytest.importorskip("tokenizers")
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
-from layerzero.errors import InvalidRequestError  # noqa: E402
-from small_tokenizer import TEXTS, build  # noqa: E402
-from vocabularies import R50K, sentencepiece_model, tiktoken_encoding, vocabulary  # noqa: E402
-
-
-def test_the_own_tokenizer_answers_for_every_library():
-    for tokenizer, encode in (
-        (tiktoken_encoding(R50K), lambda texts, t: t.encode_batch(texts, allowed_special="all")),
-        (sentencepiece_model(), lambda texts, t: t.encode(texts, out_type=int)),
-    ):
-        identity = lz.register_tokenizer(tokenizer)
-        assert "ids" not in lz.tokenizer_kernels(identity)
-        assert lz.tokenize(TEXTS, identity)["input_ids"] == encode(TEXTS, tokenizer)
-        with pytest.raises(lz.LayerZeroError, match="OFFSETS_UNSUPPORTED"):
-            lz.tokenize(TEXTS, lz.register_tokenizer(sentencepiece_model()), return_offsets=True)
-
-
-def test_a_text_that_the_own_tokenizer_refuses_is_the_librarys():
-    tokenizer = vocabulary("qwen2")
-    identity = lz.register_tokenizer(tokenizer)
-    texts = ["plain", "cafe\u0301", "\u1100\u1161"]
-    assert lz.tokenize(texts, identity)["input_ids"] == [tokenizer.encode(text).ids for text in texts]
-    with pytest.raises(InvalidRequestError, match="surrogate|texts"):
-        lz.tokenize(["\ud800"], identity)
-
-
-def test_a_tokenizer_of_another_model_has_reasons():
-    parts = json.loads(build().to_str())
-    parts["model"] = {"type": "WordLevel", "vocab": {"hello": 0, "<unk>": 1}, "unk_token": "<unk>"}
-    parts["added_tokens"], parts["post_processor"] = [], None
-    identity = lz.register_tokenizer(tokenizers.Tokenizer.from_str(json.dumps(parts)))
-    assert "wanted BPE, got WordLevel" in lz.tokenizer_kernels(identity)["ids"]
-    assert lz.tokenize("hello", identity)["input_ids"] == [0]
+from small_tokenizer import build  # noqa: E402
+from vocabularies import vocabulary  # noqa: E402
 
 
 def test_the_cache_checks_a_share_of_its_hits():
@@ -52,12 +20,19 @@ def test_the_cache_checks_a_share_of_its_hits():
     assert cache.stats() | {"bytes": 0} == {
         "hits": 300, "misses": 1, "validated": 12, "mismatches": 0, "evicted": 0, "bytes": 0, "entries": 1,
     }  # fmt: skip
-    fresh = lz.TokenCache("model", validation_rates=(0, 0, 1))
-    for _ in range(1102):
-        lz.tokenize("hello there", identity, cache=fresh)
-    assert fresh.stats()["validated"] == 1
-    with pytest.raises(InvalidRequestError, match="validation_rates"):
-        lz.TokenCache(validation_rates=(1, 2, 3))
+    with lz.policy(tokenizer_cache={"validation_rate_warmup": 1}):  # proves: tokenizer_cache.validation_rate_warmup
+        lz.tokenize("hello there", identity, cache=cache)
+    assert cache.stats()["validated"] == 13
+    fresh = lz.TokenCache("model")
+    with lz.policy(tokenizer_cache={"validation_rate_initial": 0}):  # proves: tokenizer_cache.validation_rate_initial
+        for _ in range(101):
+            lz.tokenize("hello there", identity, cache=fresh)
+    assert fresh.stats()["validated"] == 0
+    rates = {"validation_rate_warmup": 0, "validation_rate_stable": 1}
+    with lz.policy(tokenizer_cache=rates):  # proves: tokenizer_cache.validation_rate_stable
+        for _ in range(1002):
+            lz.tokenize("hello there", identity, cache=fresh)
+    assert fresh.stats()["validated"] == 2
 
 
 def test_a_wrong_entry_is_dropped_and_reported():
@@ -76,7 +51,9 @@ def test_a_wrong_entry_is_dropped_and_reported():
 def test_entries_belong_to_models_and_are_bounded():
     identity, cache = lz.register_tokenizer(build()), lz.TokenCache("model", max_bytes=20_000)
     assert cache.namespace(identity) == f"model:{identity}"
-    assert lz.TokenCache("model", isolated=False).namespace(identity) == identity
+    off = {"enable_namespace_isolation": False}
+    with lz.policy(tokenizer_cache=off):  # proves: tokenizer_cache.enable_namespace_isolation
+        assert cache.namespace(identity) == identity
     for number in range(500):
         lz.tokenize(f"text {number}", identity, cache=cache)
     assert cache.stats()["bytes"] <= 20_000

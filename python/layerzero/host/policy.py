@@ -14,9 +14,9 @@ NAMING = frozenset(
     ("prefer_sources", "avoid_sources", "allow_sources", "locks", "rules", "backend_isolation", "backend_containers")
 )
 IN_PROCESS = "in_process"
-# Libraries that backend_isolation's default is not about: torch, which this process has anyway, and what must answer when a
-# worker does not.
-AT_HOME = frozenset(("torch", "torch.ref", "inductor"))
+# Libraries that backend_isolation's default is not about: torch, which this process has anyway, what must answer when a
+# worker does not, and tokenizers, which are objects of this process.
+AT_HOME = frozenset(("torch", "torch.ref", "inductor", "tokenizers", "tiktoken", "sentencepiece"))
 WORKER = "_LAYERZERO_WORKER"  # variable of a worker's environment
 in_worker = os.environ.pop(WORKER, None) is not None  # this process runs kernels for another one
 scope: contextvars.ContextVar[int] = contextvars.ContextVar("layerzero_policy", default=0)
@@ -67,6 +67,15 @@ class Jit(NamedTuple):
     headroom_mb: int  # memory_headroom_mb
 
 
+class TokenizerCache(NamedTuple):
+    """What a TokenCache keeps apart, and how often it compares its hits (the policy's section `tokenizer_cache`)."""
+
+    enable_namespace_isolation: bool
+    validation_rate_initial: float
+    validation_rate_warmup: float
+    validation_rate_stable: float
+
+
 class _Traits(NamedTuple):
     has_locks: bool
     is_strict: bool
@@ -74,6 +83,7 @@ class _Traits(NamedTuple):
     names_kernels: bool
     isolation: Isolation
     jit: Jit
+    tokenizer_cache: TokenizerCache
 
 
 @functools.lru_cache(maxsize=64)
@@ -90,6 +100,7 @@ def _traits(scope_id: int, changes: int) -> _Traits:
             *(keys[f"isolation.{name}"] for name in Isolation._fields[2:]),
         ),
         jit=Jit(**{n: keys[f"jit.{n}"] for n in Jit._fields[:-1]}, headroom_mb=keys["memory_headroom_mb"]),
+        tokenizer_cache=TokenizerCache(*(keys[f"tokenizer_cache.{name}"] for name in TokenizerCache._fields)),
     )
 
 
@@ -127,6 +138,11 @@ def isolation() -> Isolation:
 def jit_settings() -> Jit:
     """Returns how this process compiles kernels."""
     return _traits(0, _changes).jit
+
+
+def token_cache_rules() -> TokenizerCache:
+    """Returns the rules of token caches in the current context."""
+    return _traits(scope.get(), _changes).tokenizer_cache
 
 
 def policy_in_force() -> dict[str, Any]:

@@ -24,6 +24,7 @@ __all__ = [
     "detokenize",
     "register_tokenizer",
     "tokenize",
+    "tokenizer_arguments",
     "tokenizer_digests",
     "tokenizer_identity",
     "tokenizer_kernels",
@@ -111,8 +112,8 @@ def tokenize(
 ) -> dict[str, list[Any]]:
     """Returns {"input_ids"} of a str or of each str of a list; with return_offsets also (start, end) in characters.
 
-    LayerZero's own tokenizer (C++) answers where its ids have been compared with the library's (`tokenizer_kernels`), else
-    the library. `cache`: ids of texts that it has are taken from it; calls with offsets do not use it.
+    The call is one of the operation `tokenize.encode`: of the kernels with this tokenizer's ids the best runs. `cache`:
+    ids of texts that it has are taken from it; calls with offsets do not use it.
     """
     tokenizer = _find(tokenizer_id)
     single = isinstance(texts, str)
@@ -126,7 +127,7 @@ def tokenize(
     elif cache is not None:
         result = {"input_ids": cache.encode(tokenizer, batch, add_special_tokens)}
     else:
-        result = {"input_ids": tokenizer.encode(batch, False, add_special_tokens)[0]}
+        result = {"input_ids": tokenizer.encode(batch, False, add_special_tokens)}
     return {name: rows[0] for name, rows in result.items()} if single else result
 
 
@@ -147,8 +148,30 @@ def tokenizer_kernels(tokenizer_id: str) -> dict[str, str]:
     return _find(tokenizer_id).reasons()
 
 
+def tokenizer_arguments(
+    texts: str | Sequence[str], tokenizer_id: str, return_offsets: bool = False, *, add_special_tokens: bool = True
+) -> dict[str, Any]:
+    """Returns the arguments of `tokenize.encode` for texts, for explain, which and run:
+    `lz.explain("tokenize.encode", **lz.tokenizer_arguments("Hello", tokenizer_id))`. The tensors are torch's: `text` uint8
+    [bytes], `starts` int64 [texts + 1]."""
+    import torch
+
+    tokenizer = _find(tokenizer_id)
+    pieces = [text.encode() for text in ([texts] if isinstance(texts, str) else texts)]
+    ends = torch.tensor([0, *(len(piece) for piece in pieces)], dtype=torch.int64).cumsum(0)
+    return {
+        "text": torch.tensor(list(b"".join(pieces)), dtype=torch.uint8),
+        "starts": ends,
+        "tokenizer": tokenizer.number,
+        "capacity": int(ends[-1]) + 16 * len(pieces),
+        "add_special_tokens": add_special_tokens,
+        "return_offsets": return_offsets,
+        **tokenizer.served("ids"),
+    }
+
+
 def wrap_tokenizer(tokenizer: Any, *, cache: TokenCache | None = None, enabled: bool = True) -> Any:
-    """Returns a Transformers tokenizer (fast) whose texts are encoded by `lz.tokenize`, with the same answers: ids,
+    """Returns a Transformers tokenizer (fast) whose texts are encoded by `tokenize.encode`, with the same answers: ids,
     offsets, special tokens, padding, truncation, chat template. It has `tokenizer_id`. `enabled=False`: the tokenizer
     itself."""
     if not enabled:

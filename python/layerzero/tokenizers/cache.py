@@ -7,6 +7,7 @@ from collections import OrderedDict
 from typing import Any
 
 from layerzero.errors import InvalidRequestError
+from layerzero.host.policy import token_cache_rules
 
 _FIRST, _NEXT = 100, 1000  # hits of an entry that are compared at the initial and at the warm-up rate
 
@@ -29,28 +30,18 @@ def _every(rate: float) -> int:
 
 class TokenCache:
     """Ids by text for `lz.tokenize(..., cache=)`: at most `max_bytes`, the texts not used for the longest time dropped
-    first. `model_id`: the model whose texts they are; entries belong to `model_id:tokenizer_id`, or with
-    `isolated=False` to the tokenizer alone.
+    first. `model_id`: the model whose texts they are; with the policy's `tokenizer_cache.enable_namespace_isolation`
+    (the default) models that share a cache and a tokenizer do not share entries.
 
-    Of an entry's first 100 hits a tenth is compared with the tokenizer, of the next 1000 a hundredth, then a thousandth;
-    `validation_rates` changes the three fractions. An entry that differs is dropped, counted and reported by a warning.
-    Threads may share a cache.
+    Of an entry's first 100 hits a tenth is compared with the tokenizer, of the next 1000 a hundredth, then a thousandth
+    (`tokenizer_cache.validation_rate_*`). An entry that differs is dropped, counted and reported by a warning. Threads
+    may share a cache.
     """
 
-    def __init__(
-        self,
-        model_id: str = "",
-        max_bytes: int = 64 << 20,
-        *,
-        isolated: bool = True,
-        validation_rates: tuple[float, float, float] = (0.1, 0.01, 0.001),
-    ) -> None:
+    def __init__(self, model_id: str = "", max_bytes: int = 64 << 20) -> None:
         if max_bytes < 1:
             raise InvalidRequestError("max_bytes", "at least 1", str(max_bytes), "pass a number of bytes")
-        if len(validation_rates) != 3 or not all(0 <= rate <= 1 for rate in validation_rates):
-            raise InvalidRequestError("validation_rates", "three fractions", repr(validation_rates), "leave it out")
-        self.model_id, self.max_bytes, self.isolated = model_id, max_bytes, isolated
-        self._every = tuple(_every(rate) for rate in validation_rates)
+        self.model_id, self.max_bytes = model_id, max_bytes
         self._lock = threading.Lock()
         self._entries: OrderedDict[tuple[str, bool, str], _Entry] = OrderedDict()
         self._stats = {"hits": 0, "misses": 0, "validated": 0, "mismatches": 0, "evicted": 0, "bytes": 0}
@@ -68,11 +59,12 @@ class TokenCache:
 
     def namespace(self, tokenizer_id: str) -> str:
         """Returns what separates entries of models: `model_id:hash`, or the hash alone."""
-        return f"{self.model_id}:{tokenizer_id}" if self.isolated else tokenizer_id
+        isolated = token_cache_rules().enable_namespace_isolation
+        return f"{self.model_id}:{tokenizer_id}" if isolated else tokenizer_id
 
     def encode(self, tokenizer: Any, texts: list[str], specials: bool) -> list[list[int]]:
         """Returns the ids of texts; `tokenizer` has `identity` and `encode(texts, offsets, specials)`."""
-        space = self.namespace(tokenizer.identity)
+        space, rates = self.namespace(tokenizer.identity), self._rates()
         found: list[list[int] | None] = []
         asked: dict[int, tuple[int, ...] | None] = {}  # index -> the ids that a checked hit had
         with self._lock:
@@ -85,18 +77,27 @@ class TokenCache:
                     continue
                 self._entries.move_to_end((space, specials, text))
                 self._stats["hits"] += 1
-                if self._is_checked(entry):
+                if self._is_checked(entry, rates):
                     asked[index] = entry.ids
         if asked:
-            answers, _ = tokenizer.encode([texts[index] for index in asked], False, specials)
+            answers = tokenizer.encode([texts[index] for index in asked], False, specials)
             for (index, kept), ids in zip(asked.items(), answers, strict=True):
                 found[index] = ids
                 self._answered((space, specials, texts[index]), kept, ids)
         return found  # type: ignore[return-value]  # no text is without ids
 
-    def _is_checked(self, entry: _Entry) -> bool:
+    @staticmethod
+    def _rates() -> tuple[int, int, int]:
+        rules = token_cache_rules()
+        return (
+            _every(rules.validation_rate_initial),
+            _every(rules.validation_rate_warmup),
+            _every(rules.validation_rate_stable),
+        )
+
+    def _is_checked(self, entry: _Entry, rates: tuple[int, int, int]) -> bool:
         entry.hits += 1
-        every = self._every[0 if entry.hits <= _FIRST else 1 if entry.hits <= _FIRST + _NEXT else 2]
+        every = rates[0 if entry.hits <= _FIRST else 1 if entry.hits <= _FIRST + _NEXT else 2]
         return every > 0 and entry.hits % every == 0
 
     def _answered(self, key: tuple[str, bool, str], kept: tuple[int, ...] | None, ids: list[int]) -> None:

@@ -176,7 +176,7 @@ def proven(wrapped: Any, identity: str) -> tuple[OwnTokenizer | None, dict[str, 
         own = OwnTokenizer(text)
     except LayerZeroError as error:
         return None, dict.fromkeys(("ids", "offsets", "decode"), str(error))
-    if wrapped.name == "tokenizers" and tokenizer_digests(wrapped.identified).tokenizer_id != identity:
+    if tokenizer_digests(wrapped.identified).tokenizer_id != identity:
         return None, dict.fromkeys(("ids", "offsets", "decode"), "TOKENIZER_ID_MISMATCH: the tokenizer has changed")
     return own, _differences(own, wrapped)
 

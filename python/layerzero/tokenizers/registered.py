@@ -1,10 +1,14 @@
-"""Registered tokenizers: the library's object, and the own tokenizer where it has the same ids."""
+"""Registered tokenizers: which kernels serve each, and its calls of tokenize.encode and tokenize.decode."""
 
 import threading
 from typing import Any
 
+from layerzero import _layerzero
 from layerzero.tokenizers.libraries import typed_errors
 from layerzero.tokenizers.own import OwnTokenizer, proven
+
+LIBRARIES = ("bpe", "tokenizers", "tiktoken", "sentencepiece")  # in the order of the operations' parameters
+_by_number: dict[int, "Registered"] = {}
 
 
 class Registered:
@@ -13,44 +17,79 @@ class Registered:
     def __init__(self, identity: str, wrapped: Any) -> None:
         self.identity, self.wrapped, self.vocab_size = identity, wrapped, wrapped.vocab_size
         self._lock = threading.Lock()
-        self._proof: tuple[OwnTokenizer | None, dict[str, str]] | None = None
+        self._number: int | None = None
+        self._own: OwnTokenizer | None = None
+        self._reasons: dict[str, str] = {}
+        self._bits: tuple[int, int] = (0, 0)  # of `served` for ids and for texts
 
-    def _proven(self) -> tuple[OwnTokenizer | None, dict[str, str]]:
-        """Makes and tests the own tokenizer at the first use."""
-        if self._proof is None:
+    @property
+    def number(self) -> int:
+        """The number by which calls of operations name it; the first use makes and tests the own tokenizer."""
+        if self._number is None:
             with self._lock:
-                if self._proof is None:
-                    self._proof = proven(self.wrapped, self.identity)
-        return self._proof
+                if self._number is None:
+                    self._own, self._reasons = proven(self.wrapped, self.identity)
+                    number = _layerzero.tokenizer_number(self._own.held if self._own else None)
+                    _by_number[number] = self
+                    self._bits = _bits(self.served("ids")), _bits(self.served("decode"))
+                    self._number = number
+        return self._number
 
     def reasons(self) -> dict[str, str]:
         """Returns why the own tokenizer does not serve "ids", "offsets" or "decode", for those that it does not."""
-        return dict(self._proven()[1])
+        return dict(self._reasons) if self.number else {}
 
-    def encode(self, texts: list[str], offsets: bool, specials: bool) -> tuple[list[Any], list[Any]]:
-        """Returns ids and, if wanted, offsets of each text; the library answers for what the own tokenizer refuses."""
-        own, reasons = self._proven()
-        if own is None or "ids" in reasons or (offsets and "offsets" in reasons):
-            return self._by_library(texts, offsets, specials)
-        ids, places = own.encode(texts, offsets, specials)
-        left = [index for index, row in enumerate(ids) if row is None]
-        if left:
-            rows, spans = self._by_library([texts[index] for index in left], offsets, specials)
-            for at, index in enumerate(left):
-                ids[index] = rows[at]
-                if offsets:
-                    places[index] = spans[at]
-        return ids, places
+    def served(self, part: str) -> dict[str, bool]:
+        """Returns the operations' parameters that say who has its ids, once it has a number; `part`: "ids", "decode"."""
+        served = {name: name == self.wrapped.name for name in LIBRARIES}
+        served["bpe"] = "ids" not in self._reasons and part not in self._reasons
+        return served if part == "decode" else served | {"bpe_offsets": "offsets" not in self._reasons}
 
-    def _by_library(self, texts: list[str], offsets: bool, specials: bool) -> tuple[list[Any], list[Any]]:
-        with typed_errors("texts", "text that the tokenizer can encode", "replace lone surrogates and the like"):
-            answer: tuple[list[Any], list[Any]] = self.wrapped.encode(texts, offsets, specials)
-        return answer
+    def encode(self, texts: list[str], offsets: bool, specials: bool) -> Any:
+        """Returns ids, or (ids, offsets). Texts whose ids the own tokenizer does not have are a call of their own."""
+        number, bits = self.number, self._bits[0]
+        left = _layerzero.tokenizer_refused(self._own.held, texts) if self._own is not None and bits & 1 else []
+        if not left:
+            return self._encode(number, texts, bits, offsets, specials)
+        if len(left) == len(texts):
+            return self._encode(number, texts, bits & ~1, offsets, specials)
+        refused = set(left)
+        others = [index for index in range(len(texts)) if index not in refused]
+        mine = self._encode(number, [texts[index] for index in others], bits, offsets, specials)
+        theirs = self._encode(number, [texts[index] for index in left], bits & ~1, offsets, specials)
+        if offsets:
+            return tuple(_merged(others, a, left, b) for a, b in zip(mine, theirs, strict=True))
+        return _merged(others, mine, left, theirs)
+
+    def _encode(self, number: int, texts: list[str], bits: int, offsets: bool, specials: bool) -> Any:
+        def by_library(_: str) -> Any:
+            with typed_errors("texts", "text that the tokenizer can encode", "replace lone surrogates and the like"):
+                ids, places = self.wrapped.encode(texts, offsets, specials)
+            return (ids, places) if offsets else ids
+
+        operation = _layerzero.ops["tokenize_encode"]
+        return _layerzero.tokenizer_encode_call(operation, number, bits, texts, specials, offsets, by_library)
 
     def decode(self, rows: list[list[int]], skip: bool) -> list[str]:
-        own, reasons = self._proven()
-        if own is not None and "decode" not in reasons and "ids" not in reasons:
-            return own.decode(rows, skip)
-        with typed_errors("tokens", "ids of this tokenizer's vocabulary", "pass ids that tokenize returned"):
-            texts: list[str] = self.wrapped.decode(rows, skip)
-        return texts
+        def by_library(_: str) -> Any:
+            with typed_errors("tokens", "ids of this tokenizer's vocabulary", "pass ids that tokenize returned"):
+                return self.wrapped.decode(rows, skip)
+
+        operation = _layerzero.ops["tokenize_decode"]
+        number, bits = self.number, self._bits[1]
+        return _layerzero.tokenizer_decode_call(operation, number, bits, rows, skip, by_library)
+
+
+def _bits(served: dict[str, bool]) -> int:
+    return sum(1 << bit for bit, is_served in enumerate(served.values()) if is_served)
+
+
+def _merged(first: list[int], rows: list[Any], second: list[int], others: list[Any]) -> list[Any]:
+    """Returns rows in the order of their indices."""
+    found = dict(zip(first, rows, strict=True)) | dict(zip(second, others, strict=True))
+    return [found[index] for index in range(len(found))]
+
+
+def numbered(number: int) -> Registered | None:
+    """Returns the tokenizer of a number of this process, or None."""
+    return _by_number.get(number)

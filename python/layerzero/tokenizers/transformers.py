@@ -1,4 +1,4 @@
-"""Transformers tokenizers whose texts are encoded by lz.tokenize: a subclass of the tokenizer's own class."""
+"""Transformers tokenizers whose texts are encoded by tokenize.encode: a subclass of the tokenizer's own class."""
 
 import copy
 from typing import Any

@@ -35,6 +35,7 @@ O200K = "|".join(
         r"\s+",
     ]
 )
+TEKKEN = O200K.replace(_CASES, "").replace(r"\p{N}{1,3}", r"\p{N}")
 _MARK = "\u2581"
 _FOREIGN = "na\u00efve caf\u00e9 \u65e5\u672c\u8a9e\u306e\u6587 \u0440\u0443\u0441\u0441\u043a\u0438\u0439 \ud55c\uad6d\uc5b4 \u05e2\u05d1\u05e8\u05d9\u05ea \U0001f469\u200d\U0001f680 "
 
@@ -98,6 +99,7 @@ BUILDERS = {
     "llama3": lambda: _byte_level(_split(LLAMA3), ignore_merges=True),
     "qwen2": lambda: _byte_level(_split(QWEN2), normalizers.NFC()),
     "o200k": lambda: _byte_level(_split(O200K)),
+    "tekken": lambda: _byte_level(_split(TEKKEN)),
     "digits": lambda: _byte_level(pre.Sequence([pre.Digits(individual_digits=True), pre.ByteLevel(False)])),
     "lowercase": lambda: _byte_level(
         pre.ByteLevel(False), normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])

@@ -1,0 +1,245 @@
+// Calls of tokenize.encode and tokenize.decode with Python's strings and lists: selection, policy, fallback and metrics
+// are those of every call; kernels of libraries get the strings themselves.
+#include <optional>
+#include <string>
+
+#include "arguments.h"
+#include "call.h"
+#include "engine/call.h"
+#include "exception.h"
+#include "ops/tokenize/decode.h"
+#include "ops/tokenize/encode.h"
+#include "tokenizer_lists.h"
+
+namespace lz::python {
+namespace {
+
+using tokenize::Span;
+
+constexpr lz_dtype kBytes{1, 8, 1}, kInt32{0, 32, 1}, kInt64{0, 64, 1};  // DLPack's codes
+
+template <class T>
+lz_tensor Dense(const T* data, lz_dtype dtype, int64_t* shape, int64_t* strides, int32_t ndim = 1) {
+  strides[ndim - 1] = 1;
+  if (ndim == 2) strides[0] = shape[1];
+  lz_tensor t = AbsentTensor();
+  t.data = const_cast<void*>(static_cast<const void*>(data));
+  t.device = {1, 0};
+  t.ndim = ndim;
+  t.dtype = dtype;
+  t.shape = shape;
+  t.strides = strides;
+  return t;
+}
+
+// A call from Python whose outputs are vectors of this call. An exception of a library's kernel stays pending.
+template <class Value>
+class TextCaller : public Caller {
+ public:
+  TextCaller(PyObject* host, size_t capacity, size_t texts, bool spans)
+      : host_(host), values_(capacity), ends_(texts), spans_(spans ? capacity : 0), with_spans_(spans) {}
+  ~TextCaller() { Py_XDECREF(result_); }
+
+  Result<const Plan*> Select(Engine&, Request& r, InlineCache* site) { return SelectWithoutGil(r, site); }
+  Status BindMemory(const KernelEntry&, const Transforms&, Request& r) {
+    Py_CLEAR(result_);
+    capacity_[0] = int64_t(values_.size());
+    texts_[0] = int64_t(ends_.size());
+    places_[0] = capacity_[0];
+    const size_t first = r.op->num_inputs();
+    r.tensors[first] = Dense(values_.data(), sizeof(Value) == 1 ? kBytes : kInt32, capacity_, strides_[0]);
+    r.tensors[first + 1] = Dense(ends_.data(), kInt64, texts_, strides_[1]);
+    if (with_spans_) r.tensors[first + 2] = Dense(spans_.data(), kInt32, places_, strides_[2], 2);
+    return {};
+  }
+  template <class Run>
+  Status RunNative(const KernelEntry&, Request&, Run&& run) {
+    const ReleasedGil released;
+    return run();
+  }
+  Status RunHost(const KernelEntry& kernel, const Transforms&, Request&) {
+    Py_CLEAR(result_);
+    result_ = PyObject_CallFunction(host_, "s", kernel.source.c_str());
+    if (result_) return {};
+    Exception error;
+    Status status = StatusOf(error.value(), kernel.id);
+    error.Raise();
+    return status;
+  }
+  void FellBack(const Plan&, const Plan&, const Request&, const Status&) {}  // a text that the own tokenizer refuses
+  void KeepError(bool keep_first) {
+    if (keep_first) return PyErr_Clear();
+    error_.reset();
+    if (PyErr_Occurred()) error_.emplace();
+  }
+  void RestoreError() {
+    if (error_) error_->Raise();
+  }
+
+  PyObject* TakeResult() { return std::exchange(result_, nullptr); }  // a library's; nullptr: a native kernel's
+  const std::vector<Value>& values() const { return values_; }
+  const std::vector<int64_t>& ends() const { return ends_; }
+  const std::vector<Span>& spans() const { return spans_; }
+
+ private:
+  PyObject* host_;
+  std::vector<Value> values_;
+  std::vector<int64_t> ends_;
+  std::vector<Span> spans_;
+  bool with_spans_;
+  int64_t capacity_[1] = {}, texts_[1] = {}, places_[2] = {0, 2}, strides_[3][2] = {};
+  PyObject* result_ = nullptr;
+  std::optional<Exception> error_;
+};
+
+// One text or list of ids after another.
+template <class Value>
+struct Pieces {
+  std::vector<Value> values;
+  std::vector<int64_t> starts{0};
+  int64_t shape[2][1] = {}, strides[2][1] = {};
+
+  void End() { starts.push_back(int64_t(values.size())); }
+  void Set(Request* r) {
+    shape[0][0] = int64_t(values.size());
+    shape[1][0] = int64_t(starts.size());
+    r->tensors[0] = Dense(values.data(), sizeof(Value) == 1 ? kBytes : kInt32, shape[0], strides[0]);
+    r->tensors[1] = Dense(starts.data(), kInt64, shape[1], strides[1]);
+  }
+};
+
+struct Given {
+  long long number = 0;
+  int specials = 0, offsets = 0;
+  unsigned served = 0;  // bits: bpe, tokenizers, tiktoken, sentencepiece, bpe_offsets
+};
+
+void SetScalars(Request* r, const Given& given, size_t capacity, bool has_offsets) {
+  const auto set = [&](int i, int64_t value) {
+    r->scalars[size_t(i)].value.i = value;
+    r->scalars[size_t(i)].given = 1;
+  };
+  set(ops::tokens::kTokenizer, given.number);
+  set(ops::tokens::kCapacity, int64_t(capacity));
+  set(ops::tokens::kSpecials, given.specials);
+  for (int bit = 0; bit < 4; ++bit) set(ops::tokens::kBpe + bit, given.served >> bit & 1);
+  if (!has_offsets) return;
+  set(ops::tokenize_encode::kReturnOffsets, given.offsets);
+  set(ops::tokenize_encode::kBpeOffsets, given.served >> 4 & 1);
+}
+
+// Runs the call, again with more room if the result needed it. False with an error.
+template <class Value, class Use>
+PyObject* Run(PyObject* callable, Pieces<Value>& pieces, const Given& given, size_t capacity, Use&& run) {
+  OpBinding* const binding = BindingOf(callable);
+  if (!binding) {
+    PyErr_SetString(PyExc_TypeError, "wanted an operation");
+    return nullptr;
+  }
+  for (;;) {
+    Request r(*binding->op);
+    pieces.Set(&r);
+    SetScalars(&r, given, capacity, sizeof(Value) == 1);
+    if (!ReadContext(&r)) return nullptr;
+    size_t needed = capacity;
+    PyObject* result = run(r, &binding->site, capacity, &needed);
+    if (needed <= capacity) return result;
+    capacity = needed;
+  }
+}
+
+// Appends the text's bytes; those of a string with surrogates are no UTF-8, which kernels of bytes refuse.
+bool AppendText(PyObject* text, std::vector<char>* bytes) {
+  Py_ssize_t size = 0;
+  if (const char* utf8 = PyUnicode_AsUTF8AndSize(text, &size)) {
+    bytes->insert(bytes->end(), utf8, utf8 + size);
+    return true;
+  }
+  if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) return false;
+  PyErr_Clear();
+  PyObject* encoded = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
+  char* data = nullptr;
+  const bool ok = encoded && PyBytes_AsStringAndSize(encoded, &data, &size) == 0;
+  if (ok) bytes->insert(bytes->end(), data, data + size);
+  Py_XDECREF(encoded);
+  return ok;
+}
+
+PyObject* IdLists(const TextCaller<int32_t>& caller, bool offsets) {
+  const auto rows = [&](auto&& make, const auto& values) {
+    size_t first = 0;
+    return ListOf(caller.ends().data(), caller.ends().size(), [&](int64_t end) {
+      PyObject* row = ListOf(values.data() + first, size_t(end) - first, make);
+      first = size_t(end);
+      return row;
+    });
+  };
+  PyObject* ids = rows(IdObject, caller.values());
+  PyObject* spans = ids && offsets ? rows(SpanObject, caller.spans()) : nullptr;
+  if (!offsets || !ids) return ids;
+  if (spans) return Py_BuildValue("NN", ids, spans);
+  Py_DecRef(ids);
+  return nullptr;
+}
+
+}  // namespace
+
+PyObject* EncodeCall(PyObject*, PyObject* args) {
+  PyObject *callable, *list, *host;
+  Given given;
+  if (!PyArg_ParseTuple(args, "OLIO!ppO", &callable, &given.number, &given.served, &PyList_Type, &list, &given.specials,
+                        &given.offsets, &host)) {
+    return nullptr;
+  }
+  Pieces<char> pieces;
+  const auto texts = size_t(PyList_Size(list));
+  for (size_t i = 0; i < texts; ++i) {
+    if (!AppendText(PyList_GetItem(list, Py_ssize_t(i)), &pieces.values)) return nullptr;
+    pieces.End();
+  }
+  const auto run = [&](Request& r, InlineCache* site, size_t capacity, size_t* needed) -> PyObject* {
+    TextCaller<int32_t> caller(host, capacity, texts, given.offsets);
+    const Status status = RunCall(Engine::Get(), r, site, caller);
+    if (!status.ok()) return Raise(status, &r);
+    if (PyObject* result = caller.TakeResult()) return result;
+    if (texts > 0) *needed = size_t(caller.ends().back());
+    return *needed > capacity ? nullptr : IdLists(caller, given.offsets);
+  };
+  return Run(callable, pieces, given, pieces.values.size() + 16 * texts, run);
+}
+
+PyObject* DecodeCall(PyObject*, PyObject* args) {
+  PyObject *callable, *list, *host;
+  Given given;
+  if (!PyArg_ParseTuple(args, "OLIO!pO", &callable, &given.number, &given.served, &PyList_Type, &list, &given.specials,
+                        &host)) {
+    return nullptr;
+  }
+  Pieces<int32_t> pieces;
+  const auto texts = size_t(PyList_Size(list));
+  for (size_t i = 0; i < texts; ++i) {
+    PyObject* const row = PyList_GetItem(list, Py_ssize_t(i));
+    for (Py_ssize_t j = 0; PyList_Check(row) && j < PyList_Size(row); ++j) {
+      pieces.values.push_back(int32_t(PyLong_AsLong(PyList_GetItem(row, j))));
+    }
+    if (PyErr_Occurred()) return nullptr;
+    pieces.End();
+  }
+  const auto run = [&](Request& r, InlineCache* site, size_t capacity, size_t* needed) -> PyObject* {
+    TextCaller<char> caller(host, capacity, texts, false);
+    const Status status = RunCall(Engine::Get(), r, site, caller);
+    if (!status.ok()) return Raise(status, &r);
+    if (PyObject* result = caller.TakeResult()) return result;
+    if (texts > 0) *needed = size_t(caller.ends().back());
+    if (*needed > capacity) return nullptr;
+    int64_t first = 0;
+    return ListOf(caller.ends().data(), texts, [&](int64_t end) {
+      PyObject* text = PyUnicode_DecodeUTF8(caller.values().data() + first, Py_ssize_t(end - first), "replace");
+      first = end;
+      return text;
+    });
+  };
+  return Run(callable, pieces, given, 8 * pieces.values.size() + 16 * texts, run);
+}
+
+}  // namespace lz::python
