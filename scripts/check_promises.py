@@ -57,7 +57,10 @@ READ_AS = {
     "jit.manifest_stale_days": ("python/layerzero/jit/manifest.py", "manifest_stale_days"),
     "jit.cache_max_mb": ("python/layerzero/jit/library.py", "settings.cache_max_mb"),
     "isolation.try_imports": ("python/layerzero/backends/proof.py", "settings.try_imports"),
-    "tokenizer_cache.enable_namespace_isolation": ("python/layerzero/tokenizers/cache.py", "enable_namespace_isolation"),
+    "tokenizer_cache.enable_namespace_isolation": (
+        "python/layerzero/tokenizers/cache.py",
+        "enable_namespace_isolation",
+    ),
     "tokenizer_cache.validation_rate_initial": ("python/layerzero/tokenizers/cache.py", "validation_rate_initial"),
     "tokenizer_cache.validation_rate_warmup": ("python/layerzero/tokenizers/cache.py", "validation_rate_warmup"),
     "tokenizer_cache.validation_rate_stable": ("python/layerzero/tokenizers/cache.py", "validation_rate_stable"),

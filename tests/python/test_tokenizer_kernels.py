@@ -1,6 +1,9 @@
 """tokenize.encode and tokenize.decode as operations: selection, reasons, locks, metrics, what the own tokenizer refuses."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -22,10 +25,11 @@ def test_they_are_operations():
 def test_selection_and_reasons():
     identity = lz.register_tokenizer(build())
     arguments = lz.tokenizer_arguments(TEXTS, identity)
-    assert lz.which("tokenize.encode", **arguments).kernel_id == "bpe.tokenize.encode"
-    report = str(lz.explain("tokenize.encode", **arguments))
-    assert "tiktoken.encode" in report
-    assert "TOKENIZER_ID_MISMATCH" in report
+    assert lz.which("tokenize.encode", **arguments)["kernel_id"] == "bpe.tokenize.encode"
+    report = lz.explain("tokenize.encode", **arguments)
+    reasons = {c.kernel_id: [r.code for r in c.reasons] for c in report.candidates}
+    assert reasons["tiktoken.encode"] == reasons["sentencepiece.encode"] == ["TOKENIZER_ID_MISMATCH"]
+    assert reasons["tokenizers.encode"] == []
     ids, ends = lz.run("tokenize.encode", **arguments)
     wanted = [build().encode(text).ids for text in TEXTS]
     assert ids[: ends[-1]].tolist() == [number for row in wanted for number in row]
@@ -45,6 +49,50 @@ def test_a_policy_decides_about_lz_tokenize():
         assert lz.tokenize(TEXTS, identity, return_offsets=True) == wanted
     with lz.policy(allow_sources=["tiktoken"], fallback_enabled=False), pytest.raises(NoKernelFoundError):
         lz.tokenize(TEXTS, identity)
+
+
+def test_offsets_that_a_kernel_lacks_are_a_reason():
+    identity = lz.register_tokenizer(tiktoken_encoding(R50K))
+    arguments = lz.tokenizer_arguments(TEXTS, identity, return_offsets=True) | {"bpe_offsets": False}
+    report = lz.explain("tokenize.encode", **arguments)
+    reasons = {c.kernel_id: [r.code for r in c.reasons] for c in report.candidates}
+    assert reasons["bpe.tokenize.encode"] == reasons["tiktoken.encode"] == ["OFFSETS_UNSUPPORTED"]
+
+
+LOCKED = """
+import layerzero as lz
+from small_tokenizer import build
+tokenizer = build()
+identity = lz.register_tokenizer(tokenizer)
+assert lz.tokenize("hello there", identity)["input_ids"] == tokenizer.encode("hello there").ids
+print([(row["kernel_id"], row["count"]) for row in lz.metrics().selections if row["operation"] == "tokenize.encode"])
+"""
+
+
+def test_the_environment_locks_and_metrics_count():
+    support = os.path.dirname(os.path.abspath(sys.modules["small_tokenizer"].__file__))
+    path = os.pathsep.join([support, *filter(None, sys.path)])
+    environment = os.environ | {"LAYERZERO_LOCK_TOKENIZE_ENCODE": "tokenizers.encode", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", LOCKED], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "[('tokenizers.encode', 1)]", done.stderr
+
+
+def test_a_library_that_a_policy_denies_is_not_asked():
+    parts = json.loads(build().to_str())
+    parts["model"]["dropout"] = 0.0001  # the own tokenizer refuses it
+    identity = lz.register_tokenizer(tokenizers.Tokenizer.from_str(json.dumps(parts)))
+    assert "ids" in lz.tokenizer_kernels(identity)
+    with lz.policy(allow_sources=["bpe"]), pytest.raises(lz.LayerZeroError):
+        lz.tokenize(TEXTS, identity)
+
+
+def test_decoded_texts_follow_locks_too():
+    identity = lz.register_tokenizer(build())
+    rows = lz.tokenize(TEXTS, identity)["input_ids"]
+    wanted = build().decode_batch(rows)
+    for kernel in ("bpe.tokenize.decode", "tokenizers.decode"):
+        with lz.policy(locks={"tokenize.decode": kernel}):
+            assert lz.detokenize(rows, identity) == wanted
 
 
 def test_every_library_is_a_kernel():
@@ -67,6 +115,8 @@ def test_a_text_that_the_own_tokenizer_refuses_is_the_librarys():
     identity = lz.register_tokenizer(tokenizer)
     texts = ["plain", "cafe\u0301", "\u1100\u1161"]
     assert lz.tokenize(texts, identity)["input_ids"] == [tokenizer.encode(text).ids for text in texts]
+    with lz.policy(locks={"tokenize.encode": "bpe.tokenize.encode"}):  # the plain text alone
+        assert lz.tokenize("plain", identity)["input_ids"] == tokenizer.encode("plain").ids
     with pytest.raises(InvalidRequestError, match="surrogate|texts"):
         lz.tokenize(["\ud800"], identity)
 

@@ -4,10 +4,12 @@ import threading
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero.tokenizers.libraries import typed_errors
+from layerzero.errors import KernelRefusedError
+from layerzero.tokenizers.libraries import HfTokenizer, typed_errors
 from layerzero.tokenizers.own import OwnTokenizer, proven
 
 LIBRARIES = ("bpe", "tokenizers", "tiktoken", "sentencepiece")  # in the order of the operations' parameters
+_OWN = 1 | 1 << len(LIBRARIES)  # bits of bpe and bpe_offsets
 _by_number: dict[int, "Registered"] = {}
 
 
@@ -25,15 +27,17 @@ class Registered:
     @property
     def number(self) -> int:
         """The number by which calls of operations name it; the first use makes and tests the own tokenizer."""
-        if self._number is None:
-            with self._lock:
-                if self._number is None:
-                    self._own, self._reasons = proven(self.wrapped, self.identity)
-                    number = _layerzero.tokenizer_number(self._own.held if self._own else None)
-                    _by_number[number] = self
-                    self._bits = _bits(self.served("ids")), _bits(self.served("decode"))
-                    self._number = number
-        return self._number
+        return self._number if self._number is not None else self._proven()
+
+    def _proven(self) -> int:
+        with self._lock:
+            if self._number is None:
+                self._own, self._reasons = proven(self.wrapped, self.identity)
+                number = _layerzero.tokenizer_number(self._own.held if self._own else None)
+                _by_number[number] = self
+                self._bits = _bits(self.served("ids")), _bits(self.served("decode"))
+                self._number = number
+            return self._number
 
     def reasons(self) -> dict[str, str]:
         """Returns why the own tokenizer does not serve "ids", "offsets" or "decode", for those that it does not."""
@@ -62,7 +66,11 @@ class Registered:
         return _merged(others, mine, left, theirs)
 
     def _encode(self, number: int, texts: list[str], bits: int, offsets: bool, specials: bool) -> Any:
-        def by_library(_: str) -> Any:
+        if offsets and bits & _OWN != _OWN and not isinstance(self.wrapped, HfTokenizer):
+            self.wrapped.refuse_offsets()
+
+        def by_library(source: str) -> Any:
+            self._check_source(source)
             with typed_errors("texts", "text that the tokenizer can encode", "replace lone surrogates and the like"):
                 ids, places = self.wrapped.encode(texts, offsets, specials)
             return (ids, places) if offsets else ids
@@ -70,8 +78,13 @@ class Registered:
         operation = _layerzero.ops["tokenize_encode"]
         return _layerzero.tokenizer_encode_call(operation, number, bits, texts, specials, offsets, by_library)
 
+    def _check_source(self, source: str) -> None:
+        if source != self.wrapped.name:
+            raise KernelRefusedError(f"{source} has no tokenizer but 0, whose ids are bytes")
+
     def decode(self, rows: list[list[int]], skip: bool) -> list[str]:
-        def by_library(_: str) -> Any:
+        def by_library(source: str) -> Any:
+            self._check_source(source)
             with typed_errors("tokens", "ids of this tokenizer's vocabulary", "pass ids that tokenize returned"):
                 return self.wrapped.decode(rows, skip)
 
