@@ -6,12 +6,12 @@
 namespace lz::ops::tokenize_decode {
 
 enum Tensor { kIds, kStarts, kText, kEnds };
-enum Axis { kNumIds, kTexts };
+enum Axis { kNumIds, kBounds };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"tokenize.decode"}});
 inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("ids", "num_ids", Mask(DType::kI32), "the ids of all texts, one after another"),
-    TensorParam("starts", "texts + 1", kIndices, "first id of each text, then the end"),
+    TensorParam("starts", "bounds", kIndices, "first id of each text, then the end"),
     RequiredInt("tokenizer", "number of a registered tokenizer in this process; 0: each byte is its own id"),
     RequiredInt("capacity", "number of bytes that the result has room for"),
     KeywordOnly(Bool("skip_special_tokens", true, "leave special tokens out")),
@@ -22,7 +22,7 @@ inline constexpr auto kParams = std::to_array<Param>({
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "text", .shape = "capacity", .dtype = "uint8", .doc = "all texts as UTF-8, then zeros"},
-    {.name = "ends", .shape = "texts", .dtype = "int64", .doc = "the end of each text's bytes"},
+    {.name = "ends", .shape = "bounds - 1", .dtype = "int64", .doc = "the end of each text's bytes"},
 });
 
 inline constexpr Contract kContract = {

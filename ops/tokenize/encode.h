@@ -7,12 +7,12 @@ namespace lz::ops::tokenize_encode {
 
 enum Tensor { kText, kStarts, kIds, kEnds, kSpans };
 enum Scalar { kReturnOffsets = tokens::kSentencePiece + 1, kBpeOffsets };
-enum Axis { kBytes, kTexts };
+enum Axis { kBytes, kBounds };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"tokenize.encode"}});
 inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("text", "bytes", Mask(DType::kU8), "all texts, one after another, as UTF-8"),
-    TensorParam("starts", "texts + 1", kIndices, "first byte of each text, then the end"),
+    TensorParam("starts", "bounds", kIndices, "first byte of each text, then the end"),
     RequiredInt("tokenizer", "number of a registered tokenizer in this process; 0: each byte is its own id"),
     RequiredInt("capacity", "number of ids that the result has room for"),
     KeywordOnly(Bool("add_special_tokens", true, "add the ids that the tokenizer puts around a text")),
@@ -28,7 +28,7 @@ inline constexpr auto kDerived = std::to_array<DerivedFact>({
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "ids", .shape = "capacity", .dtype = "int32", .doc = "the ids of all texts, then zeros"},
-    {.name = "ends", .shape = "texts", .dtype = "int64", .doc = "the end of each text's ids"},
+    {.name = "ends", .shape = "bounds - 1", .dtype = "int64", .doc = "the end of each text's ids"},
     {.name = "spans",
      .shape = "capacity, 2",
      .dtype = "int32",
