@@ -1413,3 +1413,57 @@ def sample_topp(
     out: T | tuple[T, ...] | None = None,
 ) -> T:
     """Samples from the smallest set of most probable tokens whose probability is at least p (nucleus)."""
+
+def tokenize_decode(
+    ids: T,
+    starts: T,
+    tokenizer: int,
+    capacity: int,
+    *,
+    skip_special_tokens: bool = True,
+    bpe: bool = False,
+    tokenizers: bool = False,
+    tiktoken: bool = False,
+    sentencepiece: bool = False,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """The texts of token ids."""
+
+@overload
+def tokenize_encode(
+    text: T,
+    starts: T,
+    tokenizer: int,
+    capacity: int,
+    *,
+    add_special_tokens: bool = True,
+    bpe: bool = False,
+    tokenizers: bool = False,
+    tiktoken: bool = False,
+    sentencepiece: bool = False,
+    return_offsets: Literal[False] = False,
+    bpe_offsets: bool = False,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """The token ids of texts."""
+
+@overload
+def tokenize_encode(
+    text: T,
+    starts: T,
+    tokenizer: int,
+    capacity: int,
+    *,
+    add_special_tokens: bool = True,
+    bpe: bool = False,
+    tokenizers: bool = False,
+    tiktoken: bool = False,
+    sentencepiece: bool = False,
+    return_offsets: Literal[True],
+    bpe_offsets: bool = False,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T, T]:
+    """The token ids of texts."""

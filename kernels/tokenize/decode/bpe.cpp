@@ -37,7 +37,8 @@ constexpr auto kServed = std::to_array<Constraint>({
     {.field = "bpe", .rel = Rel::kEq, .operand = 1, .code = ReasonCode::kTokenizerIdMismatch},
 });
 constexpr std::array kFamily = {
-    CpuSpec("bpe.tokenize.decode", &Launch, {.dtypes = Mask(DType::kI32), .constraints = kServed, .priority = 80})};
+    CpuSpec("bpe.tokenize.decode", &Launch,
+            {.dtypes = Mask(DType::kI32), .constraints = kServed, .accepts = kAcceptsAll, .priority = 80})};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

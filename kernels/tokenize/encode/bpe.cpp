@@ -46,7 +46,8 @@ constexpr auto kServed = std::to_array<Constraint>({
     {.field = "bpe_lacks_offsets", .rel = Rel::kEq, .operand = 0, .code = ReasonCode::kOffsetsUnsupported},
 });
 constexpr std::array kFamily = {
-    CpuSpec("bpe.tokenize.encode", &Launch, {.dtypes = Mask(DType::kU8), .constraints = kServed, .priority = 80})};
+    CpuSpec("bpe.tokenize.encode", &Launch,
+            {.dtypes = Mask(DType::kU8), .constraints = kServed, .accepts = kAcceptsAll, .priority = 80})};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;
