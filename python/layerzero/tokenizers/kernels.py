@@ -4,14 +4,19 @@ library its strings and do not come here."""
 from typing import Any
 
 from layerzero.errors import InvalidRequestError, KernelRefusedError
-from layerzero.tokenizers.registered import Registered, numbered
+from layerzero.tokenizers.byte_ids import byte_tokenizer
+from layerzero.tokenizers.libraries import Tokenizer
+from layerzero.tokenizers.registered import numbered
 
 
-def _of(number: int) -> Registered:
+def _of(library: str, number: int) -> tuple[Tokenizer, str]:
+    """Returns a library's tokenizer and how its texts are bytes."""
+    if number == 0:
+        return byte_tokenizer(library), "latin-1"
     found = numbered(number)
-    if found is None:
-        raise KernelRefusedError(f"tokenizer {number} belongs to no library")
-    return found
+    if found is None or found.wrapped.name != library:
+        raise KernelRefusedError(f"tokenizer {number} is none of {library}")
+    return found.wrapped, "utf-8"
 
 
 def _bounds(starts: Any, size: int) -> list[int]:
@@ -22,6 +27,7 @@ def _bounds(starts: Any, size: int) -> list[int]:
 
 
 def encode(
+    library: str,
     text: Any,
     starts: Any,
     tokenizer: int,
@@ -34,13 +40,13 @@ def encode(
     return_offsets: bool,
     bpe_offsets: bool,
 ) -> Any:
-    """The arguments of the contract; which libraries serve the tokenizer was asked by selection."""
+    """The arguments of the contract behind the library's name."""
     import torch
 
-    wrapped, data = _of(tokenizer).wrapped, bytes(text.tolist())
+    (wrapped, encoding), data = _of(library, tokenizer), bytes(text.tolist())
     bounds = _bounds(starts, len(data))
     try:
-        texts = [data[a:b].decode() for a, b in zip(bounds, bounds[1:], strict=False)]
+        texts = [data[a:b].decode(encoding) for a, b in zip(bounds, bounds[1:], strict=False)]
     except UnicodeDecodeError as error:
         raise InvalidRequestError("text", "UTF-8", str(error), "encode the text as UTF-8") from error
     rows, places = wrapped.encode(texts, return_offsets, add_special_tokens)
@@ -56,13 +62,16 @@ def encode(
     return ids, ends, spans
 
 
-def decode(ids: Any, starts: Any, tokenizer: int, capacity: int, skip_special_tokens: bool, *_: Any) -> Any:
+def decode(
+    library: str, ids: Any, starts: Any, tokenizer: int, capacity: int, skip_special_tokens: bool, *_: Any
+) -> Any:
     import torch
 
-    numbers = ids.tolist()
+    wrapped, encoding = _of(library, tokenizer)
+    numbers = [number & 255 for number in ids.tolist()] if tokenizer == 0 else ids.tolist()
     bounds = _bounds(starts, len(numbers))
     rows = [numbers[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
-    texts = [text.encode() for text in _of(tokenizer).wrapped.decode(rows, skip_special_tokens)]
+    texts = [text.encode(encoding) for text in wrapped.decode(rows, skip_special_tokens)]
     out = torch.zeros(capacity, dtype=torch.uint8)
     data = b"".join(texts)[:capacity]
     out[: len(data)] = torch.tensor(list(data), dtype=torch.uint8)

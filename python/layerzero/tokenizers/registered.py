@@ -80,7 +80,9 @@ class Registered:
 
     def _check_source(self, source: str) -> None:
         if source != self.wrapped.name:
-            raise KernelRefusedError(f"{source} has no tokenizer but 0, whose ids are bytes")
+            raise KernelRefusedError(
+                f"{source} does not have tokenizer {self.number}, which is one of {self.wrapped.name}"
+            )
 
     def decode(self, rows: list[list[int]], skip: bool) -> list[str]:
         def by_library(source: str) -> Any:

@@ -4,13 +4,13 @@
 def encode(*arguments):
     from layerzero.tokenizers import kernels
 
-    return kernels.encode(*arguments)
+    return kernels.encode("sentencepiece", *arguments)
 
 
 def decode(*arguments):
     from layerzero.tokenizers import kernels
 
-    return kernels.decode(*arguments)
+    return kernels.decode("sentencepiece", *arguments)
 
 
 def probe():

@@ -4,13 +4,13 @@
 def encode(*arguments):
     from layerzero.tokenizers import kernels
 
-    return kernels.encode(*arguments)
+    return kernels.encode("tiktoken", *arguments)
 
 
 def decode(*arguments):
     from layerzero.tokenizers import kernels
 
-    return kernels.decode(*arguments)
+    return kernels.decode("tiktoken", *arguments)
 
 
 def probe():
