@@ -34,7 +34,7 @@ def _piece(text: str, kind: int) -> bytes:
 
 
 def _of_sentencepiece() -> Any:
-    """A text of SentencePiece has no NUL: it is the id of the byte that stands for what the vocabulary lacks."""
+    """A text of SentencePiece has no NUL: it is the id of the byte that serves what the vocabulary lacks."""
     import sentencepiece
 
     normal, unknown, byte = 1, 2, 6  # types of pieces

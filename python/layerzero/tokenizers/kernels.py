@@ -40,7 +40,7 @@ def encode(
     return_offsets: bool,
     bpe_offsets: bool,
 ) -> Any:
-    """The arguments of the contract behind the library's name."""
+    """The library's name, then the arguments of the contract."""
     import torch
 
     (wrapped, encoding), data = _of(library, tokenizer), bytes(text.tolist())
