@@ -2,14 +2,15 @@
 
     python bench/isolation.py --output bench/results/isolation-<machine>.json
 
-The kernel is torch's `rms_norm`, called as the engine calls it. Each round times all ways in turn, so that a busy machine
-disturbs all alike: twice in this process (the difference of the two is the noise), in a worker, and in a worker with an input
-that is the result of a call before, which needs no copy. Times are medians of all calls, in microseconds. The bar: at most 40
-us above this process at 1 MiB.
+The kernel is torch's `rms_norm`, called as the engine calls it. Each round times all ways in turn: twice in this process (the
+difference of the two is the noise), in a worker, and in a worker with an input that is the result of a call before, which needs
+no copy. Times are medians of all calls, in microseconds. The bar: at most 40 us above this process at 1 MiB. Where `load` is more
+than the number of processors, waking a worker waits for other processes, and the numbers are of that machine at that time.
 """
 
 import argparse
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -75,6 +76,7 @@ def main() -> None:
     report = {
         "device": device.model,
         "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 2),  # processes that wanted a processor
         "layerzero": lz.__version__,
         "torch": torch.__version__,
         "rows": rows,
