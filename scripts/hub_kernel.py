@@ -27,7 +27,7 @@ from .operations import activation, gated_activation, rms_norm, rope, silu_and_m
 
 __all__ = ["activation", "gated_activation", "layers", "rms_norm", "rope", "silu_and_mul"]
 '''
-OPERATIONS = '''"""The operators of the library beside this file; of an imported LayerZero, if there is one: their names are the same."""
+OPERATIONS = '''"""The operators of the library next to this file; of an imported LayerZero, if there is one: their names are the same."""
 
 import ctypes
 from pathlib import Path
@@ -131,7 +131,10 @@ def main() -> int:
     try:
         found = [line for name in LIBRARIES for line in problems(variant / name)]
     except ModuleNotFoundError:
-        print("hub_kernel.py: not checked, kernel-abi-check is not installed: pip install kernel-abi-check", file=sys.stderr)
+        print(
+            "hub_kernel.py: not checked, kernel-abi-check is not installed: pip install kernel-abi-check",
+            file=sys.stderr,
+        )
         return 2
     for line in found:
         print(line, file=sys.stderr)

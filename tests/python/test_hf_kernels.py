@@ -44,7 +44,7 @@ def test_with_the_package(tmp_path):
         pytest.skip("it is on the path: the tests below run here")
     if not (NEIGHBOURS / "kernels").is_dir():
         pytest.skip("needs requirements/neighbours.txt in .venv/neighbours: make setup")
-    # Transformers wants a later version of it than the newest one that can be installed beside its hub library; the
+    # Transformers wants a later version of it than the newest one that can be installed with its hub library; the
     # names that it takes from the package are the same. The other packages of the folder take half a minute to import.
     (tmp_path / "kernels").symlink_to(NEIGHBOURS / "kernels")
     (tmp_path / "kernels-0.18.2.dist-info").mkdir()

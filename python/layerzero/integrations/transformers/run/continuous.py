@@ -1,4 +1,4 @@
-"""Continuous batching of Transformers (`generate_batch`, `transformers serve`) over LayerZero's attention.
+"""Continuous batching of Transformers (`generate_batch`) over LayerZero's attention.
 
 Steps in which each request has one token read the pages of the cache in place, by Transformers' block table. In other steps Transformers
 gathers the keys of all requests, and they are attended to packed.
