@@ -196,7 +196,7 @@ def _is_triangle(where: Node, causal: torch.Tensor) -> bool:
     """Whether a buffer of the layer, of which this is a part, shows each row the keys up to its own."""
     root = source_of(where)
     held = root.value
-    if root.op != "parameter" or held.dim() < 2 or where.value.numel() != causal.numel():
+    if root.op != "parameter" or held.dtype != torch.bool or held.dim() < 2 or where.value.numel() != causal.numel():
         return False
     return torch.equal(held.bool(), torch.ones_like(held, dtype=torch.bool).tril()) and torch.equal(
         where.value.reshape(causal.shape).bool(), causal
