@@ -51,6 +51,12 @@ PyObject* Kernels(PyObject*, PyObject* args) {
   return Text(Engine::Get().Kernels(op, constraints != 0));
 }
 
+PyObject* FunctionsOf(PyObject*, PyObject* args) {
+  const char* kernel_id;
+  if (!PyArg_ParseTuple(args, "s", &kernel_id)) return nullptr;
+  return Text(Engine::Get().FunctionsOf(kernel_id));
+}
+
 PyObject* Coverage(PyObject*, PyObject* args) {
   const char* device;
   if (!PyArg_ParseTuple(args, "s", &device)) return nullptr;
@@ -229,6 +235,8 @@ PyMethodDef kMethods[] = {
     {"call_differentiable", CallDifferentiable, METH_VARARGS, "call_differentiable(operation, args, kwargs)"},
     {"contracts", Contracts, METH_NOARGS, "All contracts as JSON."},
     {"kernels", Kernels, METH_VARARGS, "kernels(operation=None, constraints=True): JSON."},
+    {"functions_of", FunctionsOf, METH_VARARGS,
+     "functions_of(kernel_id): JSON, flat names of the operations that it serves."},
     {"devices", Devices, METH_NOARGS, "Real and simulated devices as JSON."},
     {"selections", SelectionsOf, METH_NOARGS, "[(operation, kernel id, how often it was selected)]."},
     {"observe", Observe, METH_VARARGS, "observe(callback, waits, on_callers_thread=False): a handle; see lz.observe."},

@@ -154,6 +154,7 @@ class LZ_OWN Engine {
   std::string Contracts() const;
   // Rows of `op`, or of all operations; their constraints are nine tenths of the text.
   std::string Kernels(const Operation* op, bool constraints) const;
+  std::string FunctionsOf(std::string_view kernel_id) const;  // flat names of the operations that a kernel serves
   std::string Devices();
   // The kernels that serve each operation and dtype on a device of this machine or a simulated one (coverage.cpp).
   std::string HealthText();  // JSON: see Health::ToJson

@@ -412,6 +412,15 @@ std::string Engine::Kernels(const Operation* op, bool constraints) const {
   return Dump(j);
 }
 
+std::string Engine::FunctionsOf(std::string_view kernel_id) const {
+  Json names = Json::array();
+  for (const KernelEntry* k : selector_.registry().Kernels(nullptr)) {
+    const Json name = k->op->name();
+    if (k->id == kernel_id && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return Dump(names);
+}
+
 std::string Engine::Devices() {
   Json j = Json::array();
   (void)selector_.context().IndexOf({2, 0});  // CUDA is probed at first use

@@ -22,12 +22,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 OPS = torch.ops.layerzero
+OPERATORS = {name: [one for one in operators.operators() if one.name == name] for name in NAMES}
 
 
 def operator(name, arguments):
     """The overload of a case, and its arguments."""
     decides = condition(contracts()[name])
-    one = [o for o in operators.operators() if o.name == name][is_set(arguments.get(decides))]
+    one = OPERATORS[name][is_set(arguments.get(decides))]
     return one.function, {key: value for key, value in arguments.items() if key not in one.fixed}
 
 

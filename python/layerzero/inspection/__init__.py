@@ -154,10 +154,11 @@ def _candidate(kernel_id: str, op: Any, tensors: tuple[Any, ...], params: dict[s
 
 def operation_of_kernel(kernel_id: str, operation: Any = None) -> str:
     """Returns the flat name of the one operation that a kernel serves, or of `operation` if it is one of several."""
-    rows = kernel_rows(constraints=False)
-    names = list(dict.fromkeys(k["name"] for k in rows if k["kernel_id"] == kernel_id))
+    backends.ensure_registered()
+    names = json.loads(_layerzero.functions_of(kernel_id))
     if not names:
-        known_name("kernel_id", "a known kernel", kernel_id, (k["kernel_id"] for k in rows), "see `layerzero list`")
+        known = (k["kernel_id"] for k in kernel_rows(constraints=False))
+        known_name("kernel_id", "a known kernel", kernel_id, known, "see `layerzero list`")
     name = flat_name(operation) if operation is not None else names[0]
     if operation == "attention.paged" and name not in names:  # the other form of the cache
         name = flat_name("paged_attention")

@@ -269,9 +269,8 @@ def _on_cuda(arguments: tuple[Any, ...]) -> bool:
 
 def _written(kernel_id: str) -> frozenset[int]:
     """Returns the numbers of the parameters that a kernel's operation writes."""
-    names = {row["name"] for row in json.loads(_layerzero.kernels(None, False)) if row["kernel_id"] == kernel_id}
     found = set()
-    for name in names:
+    for name in json.loads(_layerzero.functions_of(kernel_id)):
         written = {p["name"] for p in contracts()[name]["params"] if p.get("mutated")}
         found |= {i for i, own in enumerate(host_parameter_names(name)) if own in written}
     return frozenset(found)
