@@ -415,8 +415,9 @@ std::string Engine::Kernels(const Operation* op, bool constraints) const {
 std::string Engine::FunctionsOf(std::string_view kernel_id) const {
   Json names = Json::array();
   for (const KernelEntry* k : selector_.registry().Kernels(nullptr)) {
-    const Json name = k->op->name();
-    if (k->id == kernel_id && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    if (k->id != kernel_id) continue;
+    Json name = k->op->name();
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
   }
   return Dump(names);
 }
