@@ -1,5 +1,6 @@
 // Which kernels serve an operation and a dtype on a device, by the rows that can be checked without a call: those on
-// the device and on the dtype of the first tensor. Kernels are in the order of their priorities there.
+// the device and on the dtype of the first tensor. Kernels are in the order of their priorities there. And which
+// operations a kernel serves.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -98,6 +99,16 @@ Result<std::string> Engine::Coverage(std::string_view name) {
     }
   }
   return j.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string Engine::FunctionsOf(std::string_view kernel_id) const {
+  Json names = Json::array();
+  for (const KernelEntry* k : selector_.registry().Kernels(nullptr)) {
+    if (k->id != kernel_id) continue;
+    Json name = k->op->name();
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
+  }
+  return names.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace lz

@@ -412,16 +412,6 @@ std::string Engine::Kernels(const Operation* op, bool constraints) const {
   return Dump(j);
 }
 
-std::string Engine::FunctionsOf(std::string_view kernel_id) const {
-  Json names = Json::array();
-  for (const KernelEntry* k : selector_.registry().Kernels(nullptr)) {
-    if (k->id != kernel_id) continue;
-    Json name = k->op->name();
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
-  }
-  return Dump(names);
-}
-
 std::string Engine::Devices() {
   Json j = Json::array();
   (void)selector_.context().IndexOf({2, 0});  // CUDA is probed at first use
