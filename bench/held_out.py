@@ -5,7 +5,7 @@
 Calls of an operation that differ in sizes alone are ordered by the product of their sizes. Every second one and the largest
 are held out: "between" if tuned ones are on both sides, else "beyond". Where the tuned times choose another kernel for a held-out
 call than priorities do, both are timed, in turns. Exit code 1: one is slower than the untuned choice beyond the noise of the same
-kernel, or nothing was judged.
+kernel, a call could not be tuned, or nothing was judged.
 """
 
 import argparse
@@ -146,7 +146,7 @@ def main() -> int:
         "cells": cells,
         "seconds": round(time.monotonic() - start, 1),
     }
-    result["ok"] = bool(cells) and not result["worse_than_untuned"]
+    result["ok"] = bool(cells and records) and not failed and not result["worse_than_untuned"]
     return finish(result, given.json)
 
 
