@@ -328,8 +328,10 @@ def main() -> int:
         killer = threading.Thread(target=lambda: killed.update(workers(over, 4)))
         if not options.control:
             killer.start()
-        run = load(options.calls, options.threads, options.seconds, options.control)
-        over.set()
+        try:
+            run = load(options.calls, options.threads, options.seconds, options.control)
+        finally:
+            over.set()
         health = lz.health().to_dict()
         run["breakers"] = [
             {key: b[key] for key in ("kernel_id", "state", "outcomes", "failures_in_a_row")} for b in health["breakers"]

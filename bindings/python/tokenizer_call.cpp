@@ -61,6 +61,9 @@ class TextCaller : public Caller {
     Py_CLEAR(result_);
     result_ = PyObject_CallFunction(host_, "s", kernel.source.c_str());
     if (result_) return {};
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) {  // Ctrl-C or an exit: no other kernel answers for it
+      return Status(StatusCode::kInternal, {.field = "a Python exception"});
+    }
     Exception error;
     Status status = StatusOf(error.value(), kernel.id);
     error.Raise();
@@ -128,7 +131,7 @@ void SetScalars(Request* r, const Given& given, size_t capacity, bool has_offset
   set(ops::tokenize_encode::kBpeOffsets, given.served >> 4 & 1);
 }
 
-// Runs the call, again with more room if the result needed it. False with an error.
+// Runs the call, again with more room if the result needed it. nullptr with an error.
 template <class Value, class Use>
 PyObject* Run(PyObject* callable, Pieces<Value>& pieces, const Given& given, size_t capacity, Use&& run) {
   OpBinding* const binding = BindingOf(callable);

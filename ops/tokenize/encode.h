@@ -6,7 +6,17 @@
 namespace lz::ops::tokenize_encode {
 
 enum Tensor { kText, kStarts, kIds, kEnds, kSpans };
-enum Scalar { kReturnOffsets = tokens::kSentencePiece + 1, kBpeOffsets };
+enum Scalar {
+  kTokenizer,
+  kCapacity,
+  kAddSpecialTokens,
+  kBpe,
+  kTokenizers,
+  kTiktoken,
+  kSentencePiece,
+  kReturnOffsets,
+  kBpeOffsets
+};
 enum Axis { kBytes, kBounds };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"tokenize.encode"}});

@@ -46,6 +46,15 @@ np.testing.assert_allclose(output, np.einsum("bhij,bjhd->bihd", top / top.sum(-1
 np.testing.assert_allclose(lse, np.log(np.exp(scores).sum(-1)), rtol=1e-4)
 other = lz.attention(*[q.swapaxes(1, 2)] * 3, causal=False, layout="BHSD")
 np.testing.assert_allclose(other.swapaxes(1, 2), output, rtol=1e-5, atol=1e-6)
+few = rng.normal(size=(1, 2, 300, 8)).astype("f4")  # a layout that is not named is found as for tensors
+np.testing.assert_array_equal(lz.attention(few, few, few), lz.attention(few, few, few, layout="BHSD"))
+with lz.policy(locks={"rms_norm": "torch.rms_norm"}):  # a scope's policy holds: torch is not there
+    try:
+        lz.rms_norm(x)
+    except lz.LayerZeroError:
+        pass
+    else:
+        raise AssertionError("a scope's policy was not read")
 
 # Choices, integers, dtypes.
 codes = rng.integers(-127, 128, size=(6, 16)).astype("i1")

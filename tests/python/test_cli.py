@@ -259,7 +259,7 @@ def test_the_module_is_the_command():
 
 
 def test_an_interrupt_is_no_traceback(run, monkeypatch):
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("layerzero.cli.list.kernel_rows", interrupted)

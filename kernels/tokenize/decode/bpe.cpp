@@ -36,9 +36,12 @@ int32_t Launch(const lz_kernel_args* args) {
 constexpr auto kServed = std::to_array<Constraint>({
     {.field = "bpe", .rel = Rel::kEq, .operand = 1, .code = ReasonCode::kTokenizerIdMismatch},
 });
-constexpr std::array kFamily = {
-    CpuSpec("bpe.tokenize.decode", &Launch,
-            {.dtypes = Mask(DType::kI32), .constraints = kServed, .accepts = kAcceptsAll, .priority = 80})};
+constexpr std::array kFamily = {CpuSpec("bpe.tokenize.decode", &Launch,
+                                        {.dtypes = Mask(DType::kI32),
+                                         .constraints = kServed,
+                                         .accepts = kAcceptsAll,
+                                         .strides = Strides::kContiguous,
+                                         .priority = 80})};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

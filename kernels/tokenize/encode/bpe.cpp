@@ -45,9 +45,12 @@ constexpr auto kServed = std::to_array<Constraint>({
     {.field = "bpe", .rel = Rel::kEq, .operand = 1, .code = ReasonCode::kTokenizerIdMismatch},
     {.field = "bpe_lacks_offsets", .rel = Rel::kEq, .operand = 0, .code = ReasonCode::kOffsetsUnsupported},
 });
-constexpr std::array kFamily = {
-    CpuSpec("bpe.tokenize.encode", &Launch,
-            {.dtypes = Mask(DType::kU8), .constraints = kServed, .accepts = kAcceptsAll, .priority = 80})};
+constexpr std::array kFamily = {CpuSpec("bpe.tokenize.encode", &Launch,
+                                        {.dtypes = Mask(DType::kU8),
+                                         .constraints = kServed,
+                                         .accepts = kAcceptsAll,
+                                         .strides = Strides::kContiguous,
+                                         .priority = 80})};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

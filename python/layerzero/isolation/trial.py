@@ -9,13 +9,13 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from layerzero.errors import LayerZeroError
 from layerzero.host import policy
+from layerzero.host.files import replaced
 from layerzero.host.optional import version_of
 from layerzero.isolation import process
 
@@ -116,9 +116,6 @@ class _File:
             return
         passed = self.read() | {key: time.time()}
         newest = dict(sorted(passed.items(), key=lambda item: -item[1])[:MOST])
-        with contextlib.suppress(OSError):  # a disk that is full costs another trial
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            file, name = tempfile.mkstemp(prefix=FILE, dir=self._path.parent)
-            with os.fdopen(file, "w") as out:
-                json.dump({"version": 1, "passed": newest}, out)
-            os.replace(name, self._path)
+        # A disk that is full costs another trial.
+        with contextlib.suppress(OSError), replaced(self._path, 0o600, folders=True) as out:
+            out.write(json.dumps({"version": 1, "passed": newest}).encode())

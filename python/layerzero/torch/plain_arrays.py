@@ -8,8 +8,10 @@ from typing import Any
 
 from layerzero import _layerzero
 from layerzero.contracts import contracts, is_seeded
+from layerzero.contracts.axes import Description
 from layerzero.errors import NotInstalledError, WrongTypeError, raise_engine_error
 from layerzero.host.optional import install_command
+from layerzero.host.policy import scope
 from layerzero.torch.checks import TENSOR_WANTED
 
 _ABI_MAJOR, _AXES = 1, 8
@@ -140,9 +142,10 @@ def call(name: str, arguments: dict[str, Any], options: dict[str, Any], names: l
     for option in [key for key, value in options.items() if value is not None and key != "layout"]:
         fix = install_command("torch")
         raise NotInstalledError(f"{name}: {option}", "torch for this option with arrays", "none", fix)
-    swapped = _wants_second_layout(contract, options.get("layout"))
     arrays = {n: _as_numpy(f"{name}: {n}", value) for n, value in given.items()}
     _check_written(contract, given, arrays)
+    layout = _layout_of(name, arrays, arguments, options.get("layout"))
+    swapped = layout is not None and list(contract["layouts"]).index(layout) == 1
     if swapped:
         layouts = {p["name"] for p in contract["params"] if p.get("layout")}
         arrays = {n: array.swapaxes(1, 2) if n in layouts else array for n, array in arrays.items()}
@@ -161,13 +164,13 @@ def call(name: str, arguments: dict[str, Any], options: dict[str, Any], names: l
     return None if not found else found[0] if len(found) == 1 else tuple(found)
 
 
-def _wants_second_layout(contract: Any, layout: str | None) -> bool:
-    names = list(contract["layouts"])
-    if layout is None or layout not in names:
-        if layout is not None:
-            raise WrongTypeError(f"{contract['name']}: layout", " or ".join(names) or "none", layout)
-        return False
-    return names.index(layout) == 1
+def _layout_of(name: str, arrays: dict[str, Any], arguments: dict[str, Any], layout: str | None) -> str | None:
+    """Raises the error of an invalid call; returns its layout, which is found as for tensors, or None."""
+    call = {key: value for key, value in {**arguments, "layout": layout}.items() if value is not None}
+    for n, array in arrays.items():
+        strides = tuple(stride // array.itemsize for stride in array.strides)
+        call[n] = Description(array.dtype.name, array.shape, strides)
+    return _layerzero.check(_layerzero.ops[name], (), call)
 
 
 def _drawn(name: str, arrays: dict[str, Any]) -> Any:
@@ -244,7 +247,7 @@ def _run(contract: Any, arrays: dict[str, Any], arguments: dict[str, Any]) -> li
     count = len(contract["outputs"])
     tensors = (_Tensor * (len(inputs) + count))(*inputs, *(_absent() for _ in range(count)))
     values = (_Scalar * max(len(scalars), 1))(*scalars)
-    request = _Request(ctypes.sizeof(_Request), 0, 0, _found(name), tensors, values, None, None, 0, None)
+    request = _Request(ctypes.sizeof(_Request), 0, scope.get(), _found(name), tensors, values, None, None, 0, None)
     shapes = [(ctypes.c_int64 * _AXES)() for _ in range(count)]
     outputs = (_Tensor * max(count, 1))(*(_Tensor(shape=shape) for shape in shapes))
     _check(_api().output_shapes(ctypes.byref(request), outputs, count))

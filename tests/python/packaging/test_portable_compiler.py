@@ -24,7 +24,7 @@ def compile_with_zig(tmp_path_factory):
         (include / path.parent.name / python.name).symlink_to(path)
     zig = [str(Path(ziglang.__file__).parent / "zig"), "c++", "-target", f"{os.uname().machine}-linux-gnu.2.28"]
     folders = [f"-I{ROOT / name}" for name in ("", "src", "include", "build/release/gen")]
-    options = ["-fsyntax-only", "-std=c++20", "-DPY_SSIZE_T_CLEAN", "-DPy_LIMITED_API=0x030A0000", *folders]
+    options = ["-c", "-std=c++20", "-DPY_SSIZE_T_CLEAN", "-DPy_LIMITED_API=0x030A0000", *folders]
 
     def run(source):
         command = [
@@ -34,6 +34,8 @@ def compile_with_zig(tmp_path_factory):
             str(include),
             "-isystem",
             str(python),
+            "-o",
+            str(include / f"{source.stem}.o"),
             str(source),
         ]
         return subprocess.run(command, capture_output=True, text=True).stderr

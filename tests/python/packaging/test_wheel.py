@@ -1,6 +1,7 @@
 """The wheel, made with the compiler and flags of the build and installed in an environment of its own, serves both bindings."""
 
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -62,9 +63,10 @@ def test_a_bare_environment_imports_it(wheel, tmp_path):
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path)
     python = tmp_path / "bin/python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel)
-    said = run(python, "-c", "import layerzero as lz; print(lz.__file__, len(lz.list_kernels()) > 50)")
+    said = run(python, "-I", "-c", "import layerzero as lz; print(lz.__file__, len(lz.list_kernels()) > 50)")
     assert said.startswith(str(tmp_path)) and said.split()[-1] == "True"
-    done = subprocess.run([tmp_path / "bin/layerzero", "list"], capture_output=True, text=True)
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([tmp_path / "bin/layerzero", "list"], env=bare, capture_output=True, text=True)
     assert done.returncode and "pip install" in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 

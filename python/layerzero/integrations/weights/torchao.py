@@ -14,7 +14,7 @@ _READ = ("Int8Tensor", "IntxUnpackedToInt8Tensor", "Float8Tensor")
 def read(layer: nn.Module) -> codes.Layout | str | None:
     weight: Any = layer._parameters.get("weight")
     kind = type(weight)
-    if not isinstance(layer, nn.Linear) or not kind.__module__.startswith("torchao."):
+    if type(layer) is not nn.Linear or not kind.__module__.startswith("torchao."):
         return None
     reason = _why_not(weight)
     if reason:

@@ -79,7 +79,7 @@ def _pages_of(keys, values):
 class _Step(NamedTuple):
     """What all layers of a step share. The version of the offsets tells the next step's contents in the same memory."""
 
-    version: tuple[int, bool]
+    version: tuple[int, bool] | None
     lengths: torch.Tensor  # (n) int32 keys of each request, the new one included; 0 for padding
     table: torch.Tensor  # (n, width) int32
     slots: torch.Tensor  # (n) int32 where the new token is stored; -1 for padding
@@ -87,9 +87,9 @@ class _Step(NamedTuple):
 
 def _step_of(offsets, table, page):
     capturing = offsets.is_cuda and torch.cuda.is_current_stream_capturing()
-    version = offsets._version, capturing
+    version = None if offsets.is_inference() else (offsets._version, capturing)  # such a tensor has no version
     step = offsets.__dict__.get(_STEP)
-    if step is None or step.version != version:
+    if step is None or version is None or step.version != version:
         table = torch.div(table, 2, rounding_mode="floor")
         lengths = (offsets[1:] - offsets[:-1]).to(torch.int32)
         last = lengths - 1
