@@ -1,0 +1,31 @@
+"""The page on integrations is what its script makes of the stored results."""
+
+import json
+
+import integrations_table
+
+
+def test_the_page_is_up_to_date():
+    text = (integrations_table.ROOT / integrations_table.FILE).read_text()
+    assert text == integrations_table.page(), "run scripts/integrations_table.py"
+
+
+def test_without_results_every_row_says_so(tmp_path):
+    rows = integrations_table.rows_of(tmp_path)
+    assert len(rows) == len(integrations_table.INTEGRATIONS) and all(
+        "nothing: no result is stored" in row for row in rows
+    )
+
+
+def test_a_result_is_a_row(tmp_path):
+    row = {"version": "9.9", "run": "a model", "result": "equal", "speed": "1.50"}
+    found = {"measured_on": {"load": 0.5}, "integration": row}
+    (tmp_path / "sglang-backends-here.json").write_text(json.dumps(found))
+    (tmp_path / "arrays-here.json").write_text(json.dumps(found | {"measured_on": {"load": 12.0}}))
+    rows = [row for row in integrations_table.rows_of(tmp_path) if "9.9" in row]
+    assert [row.split(" | ")[0] for row in rows] == ["| SGLang", "| NumPy, JAX"]
+    assert "1.50" in rows[0] and "1.50" not in rows[1] and "load of 12" in rows[1]
+    (tmp_path / "models-here.json").write_text(
+        json.dumps({"transformers": "5", "torch": "2", "families": {"a": {"ratio": 2.0, "wrong": ["x"]}}})
+    )
+    assert any("wrong or crashed: a" in row for row in integrations_table.rows_of(tmp_path))
