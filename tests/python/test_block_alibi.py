@@ -187,7 +187,7 @@ def alibi(factor=1.0, shift=0.0):
 KNOWN = {
     "a factor": (lambda s, x, mask, bias: x * 0.3 + mask, 0.3),
     "a factor on the left": (lambda s, x, mask, bias: mask + 0.3 * x, 0.3),
-    "divided behind the mask": (lambda s, x, mask, bias: (x + mask) / 4, 0.25),
+    "divided after the mask": (lambda s, x, mask, bias: (x + mask) / 4, 0.25),
     "a bound below all": (lambda s, x, mask, bias: (x * 0.3 + mask).clamp(min=LEAST), 0.3),
     "a triangle of its own": (lambda s, x, mask, bias: torch.where(s.triangle[..., :5, :5], x, LEAST) + mask, 1.0),
 }

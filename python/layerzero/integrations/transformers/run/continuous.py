@@ -77,7 +77,7 @@ def _pages_of(keys, values):
 
 
 class _Step(NamedTuple):
-    """What all layers of a step share. The version of the offsets tells the next step's contents in the same memory."""
+    """What all layers of a step share. Another version of the offsets means the contents of another step in the same memory."""
 
     version: tuple[int, bool] | None
     lengths: torch.Tensor  # (n) int32 keys of each request, the new one included; 0 for padding
