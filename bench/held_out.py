@@ -5,7 +5,7 @@
 Calls of an operation that differ in sizes alone are ordered by the product of their sizes. Every second one and the largest
 are held out: "between" if tuned ones are on both sides, else "beyond". Where the tuned times choose another kernel for a held-out
 call than priorities do, both are timed, in turns. Exit code 1: one is slower than the untuned choice beyond the noise of the same
-kernel, a call could not be tuned, or nothing was judged.
+kernel or could not be timed, a call could not be tuned, or nothing was judged.
 """
 
 import argparse
@@ -27,16 +27,18 @@ from layerzero.bench import regret
 from layerzero.bench.operations import Case, all_cases
 from layerzero.bench.ranking import choice_of, use
 from layerzero.errors import LayerZeroError
-from layerzero.tuning import measure
+from layerzero.tuning import measure, sides
 from layerzero.tuning.environment import device_columns
 
+FAILURES = (LayerZeroError, RuntimeError, ValueError, TypeError)  # of a call that cannot be tuned or timed
+WHERE = ("between", "beyond")
 _SHAPE = re.compile(r"\[[^\]]*\]")
 
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
     case: Case
-    where: str  # between, beyond
+    where: str  # one of WHERE
 
 
 def volume(line: str) -> int:
@@ -67,20 +69,23 @@ def tune(cases: list[Case], settings: measure.Settings) -> tuple[list[dict], dic
         use([])
         try:
             results = measure.tune_call(case.operation, case.line, settings)
-        except (LayerZeroError, RuntimeError, ValueError, TypeError) as error:
-            failed[f"{case.operation} {case.line}"] = f"{type(error).__name__}: {error}"[:200]
+        except FAILURES as error:
+            failed[f"{case.operation} {case.line}"] = sides.short(error)
             continue
         records += [row for result in results for row in result["records"]]
     return records, failed
 
 
 def compared(case: Case, chosen: str, default: str, rounds: int) -> dict:
-    """Returns the time of the chosen kernel over that of the default, and the noise of the same kernel."""
+    """Returns the time of the chosen kernel over that of the default, and the noise of the same kernel; or why there is none."""
     rows = [{"kernel_id": kernel, "final": True} for kernel in (default, chosen)]
     result = {"kernels": rows, "default": default, "cache_state": "warm", "execution": "eager"}
-    _, found = regret.again(case, result, "cpu", rounds)
-    if not {chosen, default} <= found.samples.keys():
-        return {"ratio": None, "noise": None}
+    try:
+        _, found = regret.again(case, result, "cpu", rounds)
+    except FAILURES as error:
+        return {"ratio": None, "noise": None, "why": sides.short(error)}
+    if missing := sorted({chosen, default} - found.samples.keys()):
+        return {"ratio": None, "noise": None, "why": f"no samples of {', '.join(missing)}"}
     pairs = zip(found.samples[chosen], found.samples[default], strict=True)
     return {"ratio": statistics.median(a / b for a, b in pairs), "noise": regret.noise_of(found, default)}
 
@@ -102,14 +107,15 @@ def judge(held: list[HeldOut], records: list[dict], rounds: int) -> list[dict]:
 def summary(cells: list[dict]) -> dict:
     """Returns, for cells of one kind, how many choices differ and what they gain or cost."""
     other = [c for c in cells if c["tuned"] != c["untuned"]]
+    known = [c["ratio"] for c in cells if c["ratio"] is not None]
     timed = [c["ratio"] for c in other if c["ratio"] is not None]
     return {
         "calls": len(cells),
         "other_choice": len(other),
-        "not_timed": len(other) - len(timed),
-        "mean_ratio": statistics.fmean([c["ratio"] for c in cells if c["ratio"] is not None]) if cells else None,
-        "worst_ratio": max(timed, default=1.0),
-        "best_ratio": min(timed, default=1.0),
+        "not_timed": len(cells) - len(known),
+        "mean_ratio": statistics.fmean(known) if known else None,
+        "worst_ratio": max(timed, default=None),
+        "best_ratio": min(timed, default=None),
     }
 
 
@@ -117,11 +123,18 @@ def worse(cells: list[dict]) -> list[dict]:
     return [c for c in cells if c["ratio"] is not None and c["ratio"] > 1 + c["noise"]]
 
 
+def passes(result: dict) -> bool:
+    """True if calls were judged, all of them could be tuned and timed, and none is worse than untuned."""
+    wheres = [result[where] for where in WHERE]
+    judged = sum(w["calls"] for w in wheres) > 0 and result["tuned_calls"] > 0
+    return judged and not (any(w["not_timed"] for w in wheres) or result["failed"] or result["worse_than_untuned"])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--operations", help="flat names, comma-separated; default: all")
     parser.add_argument("--every", type=int, default=1, help="each N-th kind of calls alone")
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=20, help="at least 1")
     parser.add_argument("--json", type=pathlib.Path, help="write the result to this file")
     given = parser.parse_args()
     start = time.monotonic()
@@ -141,12 +154,12 @@ def main() -> int:
         "load_average": os.getloadavg(),
         "tuned_calls": len(tuned) - len(failed),
         "failed": failed,
-        **{where: summary([c for c in cells if c["where"] == where]) for where in ("between", "beyond")},
+        **{where: summary([c for c in cells if c["where"] == where]) for where in WHERE},
         "worse_than_untuned": worse(cells),
         "cells": cells,
         "seconds": round(time.monotonic() - start, 1),
     }
-    result["ok"] = bool(cells and records) and not failed and not result["worse_than_untuned"]
+    result["ok"] = passes(result)
     return finish(result, given.json)
 
 

@@ -86,3 +86,25 @@ def test_a_choice_that_is_slower_beyond_noise_fails(held_out):
     assert held_out.worse(cells) == [cells[2]]
     found = held_out.summary(cells)
     assert (found["calls"], found["not_timed"], found["worst_ratio"]) == (4, 1, 1.05)
+
+
+def test_what_could_not_be_timed_is_not_good(held_out, monkeypatch):
+    cell = {"operation": "a", "call": "b", "untuned": "x", "tuned": "y"}
+    timed = cell | {"where": "between", "ratio": 0.5, "noise": 0.02}
+    untimed = cell | {"where": "beyond", "ratio": None, "noise": None}
+
+    def passes(*cells):
+        parts = {where: held_out.summary([c for c in cells if c["where"] == where]) for where in held_out.WHERE}
+        return held_out.passes({"tuned_calls": 1, "failed": {}, "worse_than_untuned": held_out.worse(cells)} | parts)
+
+    assert passes(timed)
+    assert not passes(timed, untimed)
+    assert not passes()
+    assert held_out.summary([untimed])["mean_ratio"] is None  # and no error of statistics
+
+    def fails(*_):
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(held_out.regret, "again", fails)
+    found = held_out.compared(Case("cast", "input=f32[8] dtype=bfloat16", False), "x", "y", 3)
+    assert (found["ratio"], found["why"]) == (None, "RuntimeError: planted")
