@@ -12,7 +12,7 @@ mkdir -p "$out/gen"
 cp "$gen"/{operation_table,devices,known_wrong}.inc "$gen/build_id.h" "$gen/test_paths.h" "$out/gen/"
 echo 'namespace lz { constexpr std::array<const KernelFamily*, 0> kKernelTable = {}; }' >"$out/gen/kernel_table.inc"
 sources=(tests/fuzz/parsers_test.cpp src/base/{json_reader,signature,trusted_file,library_file,reclaimer}.cpp src/core/*.cpp
-  src/registry/*.cpp src/policy/{environment,facts,keys,names,policy,rules,values,yaml}.cpp src/perfdb/record.cpp
+  src/registry/*.cpp src/policy/{environment,facts,keys,names,policy,rules,values,yaml}.cpp src/perfdb/{key,record}.cpp
   src/health/{quarantine,outcome,mark_file}.cpp src/worker/message.cpp src/platform/{device,device_file}.cpp src/tokenize/*.cpp)
 compile=$(command -v ccache || true)
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1

@@ -110,7 +110,7 @@ Status Writer::PutBytes(std::string_view bytes, size_t most, const char* what) {
                       std::to_string(bytes.size()));
   }
   Number(uint32_t(bytes.size()));
-  if (size() + bytes.size() <= kMaxMessage) std::memcpy(at_, bytes.data(), bytes.size());
+  if (size() + bytes.size() <= kMaxMessage) std::ranges::copy(bytes, at_);  // of none too, whose address may be null
   at_ += bytes.size();
   return {};
 }
