@@ -6,7 +6,8 @@ In each cycle 4 processes write pairs of records, each pair in one transaction, 
 the write has returned. After 20 to 100 ms all are killed. Then the database must be whole (it checks every row and the sum
 of all), have both halves of every pair, and every pair that was noted. Process death only, no loss of power. Exit code 1: a
 cycle was bad. SIGTERM ends the run after a cycle, with the result of those that were made; --resume adds to such a result.
-On a busy machine fewer writes are made before each kill: "acknowledged" says how many there were.
+On a busy machine fewer writes are made before each kill: "acknowledged" says how many there were. Shares of the cycles can run
+at once, each with a --json of its own: `--cycles 0 --json all.json --add one.json two.json` adds them up.
 
 The journal is that of the SQLite that is found: LD_LIBRARY_PATH=<folder with another libsqlite3.so.0> tests another one.
 """
@@ -126,13 +127,15 @@ def main() -> int:
     parser.add_argument("--folder", type=pathlib.Path, help="on the disk to be tested; default: a temporary folder")
     parser.add_argument("--json", type=pathlib.Path, help="write the result to this file, every 100 cycles")
     parser.add_argument("--resume", action="store_true", help="add to what the file of --json has")
+    parser.add_argument("--add", type=pathlib.Path, nargs="+", default=[], help="add the results in these files too")
     given = parser.parse_args()
     facts = {"sqlite": perf_records.database_state()["sqlite"], "writers": given.writers}
     before: dict = {"builds": []}
-    if given.resume and given.json and given.json.exists():
-        before = json.loads(given.json.read_text())
-        if other := {name: before.get(name) for name in facts if before.get(name) != facts[name]}:
-            parser.error(f"{given.json} is of {other}, this would be of {facts}")
+    for path in [given.json] * (given.resume and given.json is not None and given.json.exists()) + given.add:
+        found = json.loads(path.read_text())
+        if other := {name: found.get(name) for name in facts if found.get(name) != facts[name]}:
+            parser.error(f"{path} is of {other}, this would be of {facts}")
+        before = joined(before, found) | {"builds": list(dict.fromkeys([*before["builds"], *found["builds"]]))}
     before = facts | before | {"builds": list(dict.fromkeys([*before["builds"], _layerzero.build_id()[1]]))}
     folder = pathlib.Path(tempfile.mkdtemp(prefix="lz-perfdb-", dir=given.folder))
     result = before | {"ok": not before.get("bad")}
