@@ -153,13 +153,14 @@ class KVCacheManager:
         k_scale: Any = None,
         v_scale: Any = None,
     ) -> None:
-        """Attaches new torch tensors, two for each layer, all with the same scales."""
+        """Attaches new torch tensors of zeros, two for each layer, all with the same scales. Attention that reads whole blocks
+        and masks what no token has written adds its weight of 0 times these rows, which must not be NaN."""
         torch = _torch()
         for _ in range(num_layers):
             caches: list[Any] = []
             for width in (head_dim, head_dim if value_dim is None else value_dim):
                 sizes = (self.block_size, num_kv_heads) if layout == "NHD" else (num_kv_heads, self.block_size)
-                caches.append(torch.empty(self.num_blocks, *sizes, width, dtype=dtype, device=device))
+                caches.append(torch.zeros(self.num_blocks, *sizes, width, dtype=dtype, device=device))
             self.attach(caches[0], caches[1], layout=layout, k_scale=k_scale, v_scale=v_scale)
 
     @property

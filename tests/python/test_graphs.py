@@ -219,3 +219,53 @@ def test_the_command(device, planted, monkeypatch, capsys):
     assert "hwy.norm.rms" in capsys.readouterr().out
     assert cli.run(["graphs", "show"]) == 0
     assert "graph_safe" in capsys.readouterr().out
+
+
+@pytest.fixture
+def abandoned(monkeypatch):
+    """torch.cuda without a device: captures whose end fails as an invalidated one's does; what was put back after it."""
+    left = []
+
+    class Graph:
+        def __init__(self, graph, **options):
+            self.fails = graph == "bad"
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            if self.fails:
+                raise RuntimeError("capture was invalidated")
+            left.append("a capture that works")
+
+    stream = types.SimpleNamespace(device=torch.device("cuda", 0))
+    for name, value in {
+        "graph": Graph,
+        "CUDAGraph": object,
+        "current_stream": lambda: stream,
+        "set_stream": lambda given: left.append(given),
+        "graph_pool_handle": lambda: (0, 1),
+        "synchronize": lambda: None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", lambda *given: left.append(given), raising=False)
+    monkeypatch.setattr(captures, "DEVICE", "cpu")
+    return left, stream
+
+
+@pytest.mark.parametrize("own", [None, ValueError("of the call")])
+def test_a_capture_that_fails_puts_back_stream_pool_and_generator(own, abandoned):
+    left, stream = abandoned
+    with (
+        pytest.raises(type(own or RuntimeError()), match="of the call" if own else "invalidated"),
+        captures.capture("bad"),
+    ):
+        if own:
+            raise own
+    assert left == [stream, (0, (0, 1)), "a capture that works"]
+
+
+def test_a_call_that_raises_in_a_capture_that_ends_puts_back_nothing(abandoned):
+    with pytest.raises(ValueError, match="of the call"), captures.capture("good"):
+        raise ValueError("of the call")
+    assert abandoned[0] == ["a capture that works"]

@@ -110,13 +110,13 @@ class Connection:
         return as_plain(self.torch, value)
 
     def share(self, tensor: Any) -> tuple[int, bytes]:
-        """Returns a device's tensor as a message has it."""
+        """Returns a device's tensor as a message has it. Inside of a capture CUDA hands out no memory, and would end it."""
+        if devices.is_capturing():
+            self.refuse("no capture of a CUDA graph", "one")
         return devices.shared(tensor)
 
     def ready(self, arguments: tuple[Any, ...]) -> None:
         """Waits for the tensors on devices."""
-        if devices.is_capturing():
-            self.refuse("no capture of a CUDA graph", "one")
         devices.ready([a for a in arguments if isinstance(a, self.torch.Tensor) and a.device.type == "cuda"])
 
     def open(

@@ -66,13 +66,48 @@ def _make_handles() -> None:
             torch.nn.functional.conv2d(square[None, None], square[None, None, :3, :3])
 
 
+@contextlib.contextmanager
+def capture(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
+    """Captures what is called within; its errors alone are raised, and a capture that fails leaves nothing behind."""
+    body: Exception | None = None
+    stream, pool = torch.cuda.current_stream(), torch.cuda.graph_pool_handle() if pool is None else pool
+    try:
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            try:
+                yield
+            except Exception as error:
+                body = error
+                raise
+    except Exception as error:
+        if error is not body:  # torch could not end the capture
+            _restore(stream, pool)
+        if body is None or error is body:
+            raise
+        raise body from error  # which says only that the capture was invalidated
+
+
+def _restore(stream: torch.cuda.Stream, pool: Any) -> None:
+    """Where a capture was invalidated torch leaves its stream current, its memory pool taking allocations, and the generator of
+    the device in capture mode, so that every random number drawn after it is an error. The end of the next capture that works
+    ends that mode."""
+    torch.cuda.set_stream(stream)
+    with contextlib.suppress(Exception):
+        torch._C._cuda_endAllocateToPool(stream.device.index, pool)
+    with contextlib.suppress(Exception):  # the next call reports the error of an abandoned capture
+        wait()
+    with contextlib.suppress(Exception):
+        number = torch.zeros(1, device=DEVICE)
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+            number.add_(1)
+
+
 def record(run: Callable[[], Any], iterations: int) -> Recorded:
     """Captures `run` after `iterations` on a side stream, and once more where waiting for the device is an error. Raises what
     the capture raised."""
     warm_up(run, iterations)
     wait()
     try:
-        torch.cuda.set_sync_debug_mode("error")  # a failed capture leaves torch's generator in capture mode
+        torch.cuda.set_sync_debug_mode("error")  # names the call, which a failed capture does not
         run()
     finally:
         torch.cuda.set_sync_debug_mode("default")
@@ -80,13 +115,8 @@ def record(run: Callable[[], Any], iterations: int) -> Recorded:
     graph = torch.cuda.CUDAGraph()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    try:
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            result = run()
-    except Exception:
-        with contextlib.suppress(Exception):  # the next call reports the error of an abandoned capture
-            wait()
-        raise
+    with capture(graph):
+        result = run()
     results = sum(t.nbytes for t in (result if isinstance(result, tuple | list) else (result,)) if torch.is_tensor(t))
     extra = torch.cuda.max_memory_allocated() - before - results
     return Recorded(graph.replay, result, max(0, extra))

@@ -1,7 +1,6 @@
 """The kernels of one call as sides of a comparison: prepared calls over tensors that are warm or cold, one by one or in a
 CUDA graph."""
 
-import contextlib
 import itertools
 import math
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import torch
 import layerzero as lz
 from layerzero.contracts import contracts
 from layerzero.errors import LayerZeroError
+from layerzero.torch import captures
 from layerzero.tuning.core import Side
 
 COLD_BYTES = 96 << 20  # more than a share of the last-level cache, so that reads come from memory
@@ -88,7 +88,7 @@ def captured(run: Callable[[], Any], calls: int) -> torch.cuda.CUDAGraph | None:
     """Returns a graph of `calls` runs; None if they cannot be captured."""
     graph = torch.cuda.CUDAGraph()
     try:
-        torch.cuda.set_sync_debug_mode("error")  # a failed capture leaves torch's generator in capture mode
+        torch.cuda.set_sync_debug_mode("error")
         run()
     except RuntimeError:
         return None
@@ -96,14 +96,12 @@ def captured(run: Callable[[], Any], calls: int) -> torch.cuda.CUDAGraph | None:
         torch.cuda.set_sync_debug_mode("default")
     try:
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with captures.capture(graph):
             for _ in range(calls):
                 run()
         graph.replay()
         torch.cuda.synchronize()
     except Exception:
-        with contextlib.suppress(Exception):  # the next call reports the error of an abandoned capture
-            torch.cuda.synchronize()
         return None
     return graph
 

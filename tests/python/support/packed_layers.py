@@ -12,7 +12,7 @@ AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # AWQ stores the columns of a word in this
 def pack(values, bits=4, order=None):
     """(rows, columns) of unsigned integers -> (rows, columns * bits / 32) int32."""
     order = order or range(32 // bits)
-    words = torch.zeros(values.shape[0], values.shape[1] // len(order), dtype=torch.int64)
+    words = torch.zeros(values.shape[0], values.shape[1] // len(order), dtype=torch.int64, device=values.device)
     for place, column in enumerate(order):
         words |= values[:, column :: len(order)].long() << (bits * place)
     return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
@@ -20,7 +20,7 @@ def pack(values, bits=4, order=None):
 
 def unpack(words, bits=4, order=None):
     order = order or range(32 // bits)
-    values = torch.empty(words.shape[0], words.shape[1] * len(order), dtype=torch.int64)
+    values = torch.empty(words.shape[0], words.shape[1] * len(order), dtype=torch.int64, device=words.device)
     for place, column in enumerate(order):
         values[:, column :: len(order)] = (words.long() >> (bits * place)) & ((1 << bits) - 1)
     return values

@@ -112,7 +112,7 @@ def record(warm_up: Any, run: Any, pool: Any) -> Any:
 
         graphs.verify(warm_up)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+    with captures.capture(graph, pool):
         run()
     return graph.replay
 

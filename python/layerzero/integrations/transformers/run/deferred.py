@@ -100,8 +100,7 @@ class _Call:
 
     def _why_not(self, hidden: Any, arguments: dict[str, Any]) -> str | None:
         if type(hidden) is not torch.Tensor or hidden.dim() != 3 or not self.plan.takes_programs(hidden):
-            why = self.plan.stack.not_captured if self.plan.device.type in CAPTURING else None
-            return f"{_NO_PROGRAM}; its steps are not captured: {why}" if why else _NO_PROGRAM
+            return _no_program(self.plan)
         if wants_outputs():
             return "attentions or hidden states are asked for"
         stack = self.plan.stack
@@ -237,6 +236,12 @@ class _Call:
         return pads
 
 
+def _no_program(plan: StackPlan) -> str:
+    """Why the device of a plan has no programs, with the reason why its decode steps are not captured there."""
+    why = plan.stack.not_captured if plan.device.type in CAPTURING else None
+    return f"{_NO_PROGRAM}; its steps are not captured: {why}" if why else _NO_PROGRAM
+
+
 def _why_aside(holder: Any, plan: StackPlan) -> str | None:
     if torch.is_grad_enabled() or holder.training:
         return "gradients are recorded, or the model is in training mode"
@@ -244,7 +249,7 @@ def _why_aside(holder: Any, plan: StackPlan) -> str | None:
     if changed:
         return changed
     if plan.device.type != "cpu":
-        return _NO_PROGRAM
+        return _no_program(plan)
     if torch.is_autocast_enabled("cpu"):
         return "autocast is on"
     if getattr(plan.config, "_attn_implementation", plan.stack.attention) != plan.stack.attention:
