@@ -68,7 +68,7 @@ def _make_handles() -> None:
 
 @contextlib.contextmanager
 def capture(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
-    """Captures what is called within; its errors alone are raised, and a capture that fails leaves nothing behind."""
+    """Captures what is called within; its errors alone are raised, and a capture that fails leaves torch as it was."""
     body: Exception | None = None
     stream, pool = torch.cuda.current_stream(), torch.cuda.graph_pool_handle() if pool is None else pool
     try:
