@@ -314,6 +314,51 @@ def test_the_layers_of_a_model_are_mapped(mapped, monkeypatch):
         rotate.__dict__.pop("forward")
 
 
+def norms_of_models():
+    """(a norm of Transformers, the layer that takes its place): the weight in the dtype of the rows, or kept in float32."""
+    pytest.importorskip("transformers")
+    from layerzero.integrations.hf_kernels import layers
+    from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4RMSNorm
+    from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRMSNorm
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+    from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5RMSNorm
+
+    for kind in (LlamaRMSNorm, GptOssRMSNorm, DeepseekV4RMSNorm):
+        yield kind, layers.RMSNorm
+    yield Qwen3_5RMSNorm, layers.RMSNormZeroCentered
+
+
+@pytest.mark.parametrize("of_rows", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("of_weight", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_norm_returns_the_dtype_that_the_model_returns(of_weight, of_rows):
+    import types
+
+    torch.manual_seed(7)
+    rows = (torch.randn(2, 5, 64) * 3).to(of_rows)
+    for kind, layer in norms_of_models():
+        own = kind(64)
+        own.weight.data = torch.randn(64).to(of_weight)
+        with torch.no_grad():
+            expected = own(rows)
+            own.forward = types.MethodType(layer.forward, own)  # as `kernels` does
+            for _ in range(2):
+                found = own(rows)
+                assert found.dtype == expected.dtype, kind.__name__
+                eps = max(torch.finfo(each).eps for each in (of_weight, of_rows))
+                torch.testing.assert_close(found, expected, rtol=2 * eps, atol=1e-5)
+
+
+def test_a_norm_without_code_of_its_own_returns_the_dtype_of_the_rows():
+    from layerzero.integrations.hf_kernels import layers
+
+    norm = layers.RMSNorm()
+    norm.weight, norm.eps = torch.nn.Parameter(torch.randn(64)), 1e-6
+    rows = torch.randn(3, 64, dtype=torch.bfloat16)
+    with torch.no_grad():
+        expected = torch.nn.functional.rms_norm(rows.float(), (64,), norm.weight, 1e-6).bfloat16()
+        torch.testing.assert_close(norm(rows), expected, rtol=8e-3, atol=1e-5)
+
+
 @with_package
 @pytest.mark.parametrize("mode", ["INFERENCE", "TRAINING", "TRAINING|TORCH_COMPILE"])
 def test_a_mapped_layer_in_each_mode(mapped, mode):

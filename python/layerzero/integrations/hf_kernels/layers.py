@@ -3,6 +3,7 @@
 Named as Transformers' decorators name the layers that they may replace.
 """
 
+import torch
 from torch import nn
 
 from .operations import activation, gated_activation, rms_norm, rope, silu_and_mul
@@ -11,9 +12,30 @@ from .operations import activation, gated_activation, rms_norm, rope, silu_and_m
 def _norm(module, rows, offset):
     weight = module.weight
     eps = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
-    if weight.dtype == rows.dtype or offset:  # with an offset models round once, after the weight
-        return rms_norm(rows, weight.to(rows.dtype), eps, weight_offset=offset)
-    return weight * rms_norm(rows, None, eps)
+    if weight.dtype == rows.dtype:
+        return rms_norm(rows, weight, eps, weight_offset=offset)
+    wide = torch.promote_types(weight.dtype, rows.dtype)
+    if not offset and _own_dtype(module, rows) != rows.dtype:  # such models round rows before the weight, as Llama's do
+        return weight * rms_norm(rows, None, eps)
+    return rms_norm(rows.to(wide), weight.to(wide), eps, weight_offset=offset).to(rows.dtype)
+
+
+_OWN_DTYPES: dict = {}
+
+
+def _own_dtype(module, rows):
+    """The dtype that the module's own code returns: of the rows, or the wider one of rows and weight. Models differ."""
+    own = type(module).forward
+    if own is RMSNorm.forward:
+        return rows.dtype
+    key = own, module.weight.dtype, rows.dtype
+    found = None if torch.compiler.is_compiling() else _OWN_DTYPES.get(key)
+    if found is None:
+        with torch.no_grad():
+            found = own(module, rows.reshape(-1, rows.shape[-1])[:1]).dtype
+        if not torch.compiler.is_compiling():
+            _OWN_DTYPES[key] = found
+    return found
 
 
 class RMSNorm(nn.Module):
