@@ -122,3 +122,70 @@ def test_padding_of_a_step_is_neither_stored_nor_attended_to():
     weight = torch.einsum("hd,khd->hk", query[0, :, 0], seen_keys).mul(0.5).softmax(-1)
     assert torch.allclose(out[0, 0], torch.einsum("hk,khd->hd", weight, seen_values), atol=1e-5)
     assert not out[0, 1].any()
+
+
+# What the configuration says has the effect that it has in Transformers.
+
+WIDTH = {"num_blocks": 16, "page_size": 8, "max_batch_tokens": 24, "max_blocks_per_request": 2}
+COMPILED = {"backend": "eager", "fullgraph": False}
+has_tables = pytest.mark.skipif(continuous.has_prefix(), reason="this version has no block tables outside of flash attention")
+
+
+@has_tables
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("where", ["argument", "generation_config", "model"])
+@pytest.mark.parametrize("width, tables", [(2, 2), (None, 32), (0, 0)])
+def test_settings_of_the_decoding_steps(where, width, tables):
+    model = tiny()
+    lz.kernelize(model)
+    settings = transformers.ContinuousBatchingConfig(
+        **WIDTH | {"max_blocks_per_request": width}, decode_compile_config=dict(COMPILED)
+    )
+    generation = transformers.GenerationConfig(eos_token_id=-1, pad_token_id=0)
+    if where == "argument":
+        manager = model.init_continuous_batching(generation, settings)
+    else:
+        generation.continuous_batching_config = settings
+        if where == "model":
+            model.generation_config = generation
+        manager = model.init_continuous_batching(generation if where == "generation_config" else None)
+    resolved = manager.continuous_batching_config
+    assert resolved.max_blocks_per_request == tables
+    assert (resolved.decode_compile_config is not None) == bool(tables)
+    assert model.config._attn_implementation == "layerzero"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_all_other_settings_give_what_transformers_gives(decoded):
+    settings = WIDTH | {"return_logprobs": True, "allow_block_sharing": False, "max_requests_per_batch": 2, "seed": 3}
+    settings |= {"scheduler_type": "prefill_first", "safety_margin": 0.25, "per_request_processors": True}
+    settings |= {"max_queue_size": 16, "max_memory_percent": 0.5, "use_async_batching": False, "use_cuda_graph": False}
+    known = transformers.ContinuousBatchingConfig.__dataclass_fields__
+    settings = transformers.ContinuousBatchingConfig(**{name: value for name, value in settings.items() if name in known})
+    generation = transformers.GenerationConfig(
+        max_new_tokens=6, do_sample=True, top_k=1, num_return_sequences=2, eos_token_id=[50, 70], pad_token_id=0
+    )
+
+    def answers(model):
+        found = model.generate_batch(PROMPTS, generation, settings).values()
+        return [(one.prompt_ids, one.generated_tokens, one.error, one.logprobs) for one in found]
+
+    model = tiny()
+    expected = answers(model)
+    assert len(expected) == 2 * len(PROMPTS) and all(each[3] for each in expected)
+    lz.kernelize(model)
+    found = answers(model)
+    assert [each[:3] for each in found] == [each[:3] for each in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one[3] == pytest.approx(other[3], abs=1e-3)
+    assert decoded or continuous.has_prefix()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_in_inference_mode(decoded):
+    model = tiny()
+    expected = generate(model)
+    lz.kernelize(model)
+    with torch.inference_mode():
+        assert generate(model) == expected
+    assert decoded or continuous.has_prefix()

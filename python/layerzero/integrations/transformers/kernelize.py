@@ -347,17 +347,28 @@ def unkernelize(model: nn.Module) -> bool:
         return bool(marked)
 
 
+def _is_ours(module, name):
+    return getattr(module.__dict__.get(name), "func", None) in _FORWARDS
+
+
 def _restore(model):
     mark = model.__dict__[_MARK]
     for module in model.modules():
-        for name in ("forward", "_apply_gate", REPLICA, captured.AUTO_COMPILE.__name__):
-            if getattr(module.__dict__.get(name), "func", None) in _FORWARDS:
+        for name in ("_apply_gate", REPLICA, captured.AUTO_COMPILE.__name__):
+            if _is_ours(module, name):
                 del module.__dict__[name]
-        quantized.put_back(module)
-        if getattr(module.__dict__.get("_old_forward"), "func", None) in _FORWARDS:  # a hook of accelerate kept it
-            module.__dict__["_old_forward"] = types.MethodType(type(module).forward, module)
+        own = module.__dict__.get(quantized.OWN)
+        kept = _is_ours(module, "_old_forward")  # by a hook of accelerate
+        if kept:
+            module.__dict__["_old_forward"] = own or types.MethodType(type(module).forward, module)
+        wrapped = "forward" in module.__dict__ and not _is_ours(module, "forward")
+        if not wrapped:
+            module.__dict__.pop("forward", None)
+            if own is not None:
+                module.__dict__["forward"] = own
         for name in [name for name in module.__dict__ if name.startswith("_layerzero_")]:
-            del module.__dict__[name]
+            if not (wrapped and name == quantized.OWN):  # what was set later may call ours, which then needs it
+                del module.__dict__[name]
     if mark.attention is not None:
         choices.put_back(mark.attention, "attn")
     if mark.experts is not None:

@@ -12,14 +12,18 @@ from layerzero.integrations.transformers.run import replacing
 from layerzero.torch.writes import Seen, are_counted
 
 _HELD = "_layerzero_quantized"
-_OWN = "_layerzero_own_forward"  # the forward that a library has set on the module itself
+OWN = "_layerzero_own_forward"  # in the __dict__ of a module: the forward that a library has set on it before
 
 
 @dataclasses.dataclass
 class QuantizedLinear:
-    """The weight of one layer, and the tensors that it was read from: it is used as long as nobody replaces or writes them."""
+    """The weight of one layer, and the tensors that it was read from: it is used as long as nobody replaces or writes them.
+
+    dtype: of the rows with which the layer's own code and the product were compared; others are not served.
+    """
 
     weight: weights.QuantizedWeight
+    dtype: torch.dtype
     layout: weights.Layout
     sources: tuple[torch.Tensor, ...]
     seen: list[Seen]
@@ -45,12 +49,13 @@ def _nothing() -> None:
 
 def quantized_forward(self, *args, **kwargs):
     if len(args) == 1 and not kwargs and not structure.takes_own_code(self) and structure.are_readable(args[0]):
-        rows, held, bias = args[0], self.__dict__.get(_HELD), self._parameters.get("bias", self._buffers.get("bias"))
+        rows, held, bias = args[0], self.__dict__.get(_HELD), _bias_of(self)
         served = held is not None and held.is_current() and not torch.is_autocast_enabled(rows.device.type)
-        if served and rows.device == held.weight.codes.device and (bias is None or bias.dtype == rows.dtype):
+        proven = served and rows.dtype == held.dtype and rows.device == held.weight.codes.device
+        if proven and (bias is None or bias.dtype == rows.dtype):
             counts.count_call(self)
             return held.weight.product(rows, bias)
-    own = self.__dict__.get(_OWN)
+    own = self.__dict__.get(OWN)
     return type(self).forward(self, *args, **kwargs) if own is None else own(*args, **kwargs)
 
 
@@ -58,11 +63,12 @@ def replace_quantized(model: nn.Module, mark: Any) -> set[str]:
     """Serves the quantized layers whose layout fits; the names of all that some format knows, whose reasons the report has."""
     known = set()
     for name, module in model.named_modules():
-        found = weights.read(module)
-        if found is None or replacing.is_served(module, quantized_forward):
+        if replacing.is_served(module, quantized_forward):
+            continue
+        held = _read(module)
+        if held is None:
             continue
         known.add(name)
-        held = found if isinstance(found, str) else _held(module, found)
         if isinstance(held, str):
             mark.report.left[name] = held
             continue
@@ -70,59 +76,80 @@ def replace_quantized(model: nn.Module, mark: Any) -> set[str]:
         part = mark.report.add(f"{held.layout.library} Linear", "mlp.linear.quantized")
         replacing.replace(module, quantized_forward, part, quantized=held)
         if own is not None:
-            module.__dict__[_OWN] = own
+            module.__dict__[OWN] = own
     return known
 
 
-def put_back(module: nn.Module) -> None:
-    """The forward that a library had set on a module, after ours was taken away."""
-    own = module.__dict__.get(_OWN)
-    if own is not None:
-        module.__dict__["forward"] = own
+def _read(module: nn.Module) -> QuantizedLinear | str | None:
+    try:
+        found = weights.read(module)
+        return _held(module, found) if isinstance(found, weights.Layout) else found
+    except Exception as error:  # of a version of a library that nobody has seen
+        return f"{type(module).__name__}: its weight could not be read: {structure.first_line(error)}"
 
 
 def _held(module: nn.Module, layout: weights.Layout) -> QuantizedLinear | str:
     """The weight in the layout of kernels, proven to be the layer's, or the reason why it is not served."""
     called = f"{layout.library}, {layout.what}"
-    if any(structure.hooks_of(module)):
-        return "has forward or backward hooks"
     sources = layout.sources()
+    if reason := _why_more(module, layout, sources):
+        return reason
     if any(each.device.type not in ("cpu", "cuda") for each in sources):
         return f"{called}: its weight is on {sources[0].device}"
     if not all(map(are_counted, sources)):
         return f"{called}: its tensors are inference tensors, into which torch counts no writes"
-    try:
-        with torch.no_grad():
-            reason = why = None
-            for weight in layout.unpack():
-                why = _why_not_the_same(module, layout, weight)
-                if why is None:
-                    return QuantizedLinear(weight, layout, sources, [Seen(each) for each in sources])
-                reason = reason or why
-    except Exception as error:  # of a version of the library that nobody has seen
-        reason = f"its weight could not be read: {structure.first_line(error)}"
+    with torch.no_grad():
+        own = None if layout.own is None else layout.own()
+        reason = None
+        for weight in layout.unpack():
+            dtype = _dtype_of(module, own, weight)
+            why = _why_not_the_same(module, own, dtype, weight)
+            if why is None:
+                return QuantizedLinear(weight, dtype, layout, sources, [Seen(each) for each in sources])
+            reason = reason or why
     return f"{called}: {reason}"
 
 
-def _why_not_the_same(module: nn.Module, layout: weights.Layout, weight: weights.QuantizedWeight) -> str | None:
-    if layout.own is not None:
-        own = layout.own()
-        if not torch.equal(weight.values(own.dtype), own):
-            return "its own weight has other bits, as it rounds in between"
-    return _why_not_the_product(module, weight)
+def _why_more(module: nn.Module, layout: weights.Layout, sources: tuple[torch.Tensor, ...]) -> str | None:
+    """Why a layer may compute more than its weight and bias say, now or once something in it is trained."""
+    if any(structure.hooks_of(module)):
+        return "has forward or backward hooks"
+    if not layout.sets_forward and structure.replaced_forward(module.__dict__) is not None:
+        return "its forward was replaced by something else"
+    parts = [name for name, part in module._modules.items() if part is not None]
+    read = {id(each) for each in sources}
+    for name, each in module._parameters.items():
+        if each is not None and name not in ("weight", "bias") and each.is_floating_point() and id(each) not in read:
+            parts.append(name)
+    if getattr(module, "adapter", None) is not None:
+        parts.append("adapter")
+    return f"has parts that its format does not have: {', '.join(dict.fromkeys(parts))}" if parts else None
 
 
-def _why_not_the_product(module: nn.Module, weight: weights.QuantizedWeight) -> str | None:
-    bias = module._parameters.get("bias", module._buffers.get("bias"))
-    dtype = weight.scales.dtype if bias is None else bias.dtype
+def _bias_of(module: nn.Module) -> torch.Tensor | None:
+    return module._parameters.get("bias", module._buffers.get("bias"))
+
+
+def _dtype_of(module: nn.Module, own: torch.Tensor | None, weight: weights.QuantizedWeight) -> torch.dtype:
+    """What the layer multiplies: rows of its bias's dtype, without one of its weight's; scales may be of another."""
+    bias = _bias_of(module)
+    if bias is not None:
+        return bias.dtype
+    return weight.scales.dtype if own is None else own.dtype
+
+
+def _why_not_the_same(
+    module: nn.Module, own: torch.Tensor | None, dtype: torch.dtype, weight: weights.QuantizedWeight
+) -> str | None:
+    if own is not None and not torch.equal(weight.values(own.dtype), own):
+        return "its own weight has other bits, as it rounds in between"
     columns = weight.codes.shape[1] * (2 if weight.format.endswith("int4") else 1)
     rows = structure.rows_for(torch.empty(0, dtype=dtype, device=weight.codes.device), columns)
-    own = module.__dict__.get("forward", None)
-    expected = structure.result_of(*((own, rows) if own is not None else (type(module).forward, module, rows)))
+    forward = module.__dict__.get("forward")
+    expected = structure.result_of(
+        *((forward, rows) if forward is not None else (type(module).forward, module, rows))
+    )
     if expected is None:
         return "its own code does not run here, so that nothing can be compared"
-    return (
-        None
-        if structure.agrees_by_row(weight.product(rows, bias), expected)
-        else "its own code computes something else"
-    )
+    same = structure.agrees_by_row(weight.product(rows, _bias_of(module)), expected)
+    return None if same else "its own code computes something else"

@@ -42,7 +42,8 @@ class Layout:
     library: whose it is; what: for the report, such as "int4 by 128". sources: the tensors that are read, which a caller
     watches for changes. unpack: the weights that the layer may hold; several where the format leaves something open, such as
     GPTQ's two ways to store zeros, and the layer's own result decides. own: the weight (n, k) as the library's code has it,
-    which the unpacked one has to equal bit for bit; None where the library has no code for it.
+    which the unpacked one has to equal bit for bit; None where the library has no code for it. sets_forward: whether the
+    library gives each layer a forward of its own, as no one else may.
     """
 
     library: str
@@ -50,6 +51,7 @@ class Layout:
     sources: Callable[[], tuple[torch.Tensor, ...]]
     unpack: Callable[[], list[QuantizedWeight]]
     own: Callable[[], torch.Tensor] | None = None
+    sets_forward: bool = False
 
 
 def half_bytes(codes: torch.Tensor) -> torch.Tensor:

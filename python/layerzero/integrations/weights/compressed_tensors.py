@@ -4,6 +4,7 @@ Transformers loads the packed codes, and the model's first call replaces them by
 (code - zero) * scale; the scales stay. The codes are what those numbers are over their scales.
 """
 
+import contextlib
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ def unpack_as_a_call_would(model: nn.Module) -> None:
         handle = part.__dict__.get("ct_decompress_hook")
         hook = part._forward_pre_hooks.get(getattr(handle, "id", -1))
         if hook is not None:
-            with torch.inference_mode(False), torch.no_grad():
+            # Where the hook fails its layers stay packed, for which `read` has a reason; the model's own call says the rest.
+            with contextlib.suppress(Exception), torch.inference_mode(False), torch.no_grad():
                 hook(part, ())
 
 
@@ -43,6 +45,7 @@ def read(layer: nn.Module) -> codes.Layout | str | None:
         lambda: _sources(layer),
         lambda: [_unpack(layer, scheme.weights)],
         lambda: layer._parameters["weight"],  # type: ignore[arg-type, return-value]
+        sets_forward=True,
     )
 
 

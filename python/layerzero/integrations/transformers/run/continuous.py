@@ -139,7 +139,7 @@ def register():
             raise
         if self.config._attn_implementation == "sdpa":
             self.set_attn_implementation(chosen)
-            _read_pages(manager, self.config, inspect.signature(original).bind(self, *args, **kwargs).arguments)
+            _read_pages(manager, self, inspect.signature(original).bind(self, *args, **kwargs).arguments)
         else:  # it went on to flash attention, and goes back at its end
             manager._original_attn_impl = chosen
         return manager
@@ -154,18 +154,33 @@ def _mixin():
     return ContinuousMixin
 
 
-def _read_pages(manager, config, given):
+def _read_pages(manager, model, given):
     """Turns block tables on, as Transformers does for flash attention on CUDA, unless the caller turned them off."""
     from transformers.generation.continuous_batching import cache, initialization
 
-    resolved = manager.continuous_batching_config
+    resolved, config = manager.continuous_batching_config, model.config.get_text_config()
     groups = getattr(cache, "group_layers_by_attn_type", None)
-    asked = getattr(given.get("continuous_batching_config"), "max_blocks_per_request", None)
-    if manager.batch_processor is not None or groups is None or asked == 0:
+    asked = _asked(model, given)
+    width = getattr(asked, "max_blocks_per_request", None)
+    if manager.batch_processor is not None or groups is None or width == 0:
         return
-    allocators = [cache.ATTN_TYPE_TO_ALLOCATOR[kind] for kind in groups(config.get_text_config())]
-    if not all(one.supports_block_table for one in allocators):
+    if not all(cache.ATTN_TYPE_TO_ALLOCATOR[kind].supports_block_table for kind in groups(config)):
         return
-    resolved.max_blocks_per_request = asked
+    resolved.max_blocks_per_request = width
     initialization.resolve_using_hints(resolved, given.get("workload_hints"))
     initialization.resolve_without_hints(resolved)
+    resolved.decode_compile_config = getattr(asked, "decode_compile_config", None)  # dropped where there are no tables
+    initialization.resolve_compile_configs(
+        cb_config=resolved,
+        fallback_compile_config=getattr(config, "compile_config", None),
+        is_flash_attn=False,
+        decode_fast_path_available=resolved.max_blocks_per_request > 0,
+    )
+
+
+def _asked(model, given):
+    """The caller's settings, from where Transformers takes them: an argument, or a field of the generation configuration."""
+    settings = given.get("continuous_batching_config")
+    if settings is None:
+        settings = getattr(given.get("generation_config") or model.generation_config, "continuous_batching_config", None)
+    return settings
