@@ -128,7 +128,9 @@ def test_padding_of_a_step_is_neither_stored_nor_attended_to():
 
 WIDTH = {"num_blocks": 16, "page_size": 8, "max_batch_tokens": 24, "max_blocks_per_request": 2}
 COMPILED = {"backend": "eager", "fullgraph": False}
-has_tables = pytest.mark.skipif(continuous.has_prefix(), reason="this version has no block tables outside of flash attention")
+has_tables = pytest.mark.skipif(
+    continuous.has_prefix(), reason="this version has no block tables outside of flash attention"
+)
 
 
 @has_tables
@@ -161,7 +163,9 @@ def test_all_other_settings_give_what_transformers_gives(decoded):
     settings |= {"scheduler_type": "prefill_first", "safety_margin": 0.25, "per_request_processors": True}
     settings |= {"max_queue_size": 16, "max_memory_percent": 0.5, "use_async_batching": False, "use_cuda_graph": False}
     known = transformers.ContinuousBatchingConfig.__dataclass_fields__
-    settings = transformers.ContinuousBatchingConfig(**{name: value for name, value in settings.items() if name in known})
+    settings = transformers.ContinuousBatchingConfig(
+        **{name: value for name, value in settings.items() if name in known}
+    )
     generation = transformers.GenerationConfig(
         max_new_tokens=6, do_sample=True, top_k=1, num_return_sequences=2, eos_token_id=[50, 70], pad_token_id=0
     )

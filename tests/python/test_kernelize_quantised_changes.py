@@ -50,7 +50,9 @@ def test_an_adapter_is_not_left_out_once_it_is_trained(kind):
     class Named(kind):
         adapter = "an object of another library, no module"
 
-    holder = torch.nn.ModuleDict({"parameter": Adapted(torch.nn.Linear(64, 32)), "named": Named(torch.nn.Linear(64, 32))})
+    holder = torch.nn.ModuleDict(
+        {"parameter": Adapted(torch.nn.Linear(64, 32)), "named": Named(torch.nn.Linear(64, 32))}
+    )
     holder["module"] = kind(torch.nn.Linear(64, 32))
     holder["module"].lora_a = torch.nn.Linear(64, 4)
     report = lz.kernelize(holder)

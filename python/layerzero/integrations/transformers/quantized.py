@@ -146,9 +146,7 @@ def _why_not_the_same(
     columns = weight.codes.shape[1] * (2 if weight.format.endswith("int4") else 1)
     rows = structure.rows_for(torch.empty(0, dtype=dtype, device=weight.codes.device), columns)
     forward = module.__dict__.get("forward")
-    expected = structure.result_of(
-        *((forward, rows) if forward is not None else (type(module).forward, module, rows))
-    )
+    expected = structure.result_of(*((forward, rows) if forward is not None else (type(module).forward, module, rows)))
     if expected is None:
         return "its own code does not run here, so that nothing can be compared"
     same = structure.agrees_by_row(weight.product(rows, _bias_of(module)), expected)

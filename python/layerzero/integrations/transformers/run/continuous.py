@@ -182,5 +182,7 @@ def _asked(model, given):
     """The caller's settings, from where Transformers takes them: an argument, or a field of the generation configuration."""
     settings = given.get("continuous_batching_config")
     if settings is None:
-        settings = getattr(given.get("generation_config") or model.generation_config, "continuous_batching_config", None)
+        settings = getattr(
+            given.get("generation_config") or model.generation_config, "continuous_batching_config", None
+        )
     return settings
