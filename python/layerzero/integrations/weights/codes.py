@@ -43,7 +43,7 @@ class Layout:
     watches for changes. unpack: the weights that the layer may hold; several where the format leaves something open, such as
     GPTQ's two ways to store zeros, and the layer's own result decides. own: the weight (n, k) as the library's code has it,
     which the unpacked one has to equal bit for bit; None where the library has no code for it. sets_forward: whether the
-    library gives each layer a forward of its own, as no one else may.
+    library sets a forward of its own on each layer, as no one else may.
     """
 
     library: str
