@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from vllm_backends import Selections, measured, model_folder, versions, written
+from vllm_backends import Selections, labelled, measured, model_folder, versions, written
 
 ENGINES = ["fa3", "layerzero", "flashinfer", "triton"]
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "LAYERZERO_VERBOSE": "1"}
@@ -103,19 +103,23 @@ def kernels_of(log):
     return found
 
 
-def run(engine, arguments, folder):
+def run(label, engine, arguments, folder):
     """Returns the engine's result, or why there is none."""
     passed = [a for n in ("input", "output", "rounds") for a in (f"--{n}", str(getattr(arguments, n)))]
     command = [sys.executable, __file__, "--engine", engine, "--model", str(folder), *passed]
     command += ["--batch", *map(str, arguments.batch)]
-    log = arguments.out.with_suffix(f".{engine}.log")
+    log = arguments.out.with_suffix(f".{label.replace(', run ', '.')}.log")
     with log.open("w") as stream:
         try:
             code = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, timeout=arguments.most).returncode
         except subprocess.TimeoutExpired:
             return f"not ready within {arguments.most:.0f} s"
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("RESULT ")]
-    return json.loads(lines[-1][7:]) | {"kernels": kernels_of(log)} if lines else f"{code}; see {log.name}"
+    return (
+        json.loads(lines[-1][7:]) | {"engine": label, "kernels": kernels_of(log)}
+        if lines
+        else f"{code}; see {log.name}"
+    )
 
 
 def main():
@@ -141,15 +145,15 @@ def main():
     with tempfile.TemporaryDirectory() as root, entry_point():
         os.environ |= ENVIRONMENT
         folder = weights(arguments.layers, root)
-        for engine in arguments.engines:
-            found = run(engine, arguments, folder)
+        for label, engine in labelled(arguments.engines):
+            found = run(label, engine, arguments, folder)
             if isinstance(found, dict):
                 results.append(found)
             else:
-                failures[engine] = found
+                failures[label] = found
             for row in written(results, failures, arguments.out, base=arguments.engines[0]):
                 print(json.dumps(row))
-            print(engine, failures.get(engine, "ready"), flush=True)
+            print(label, failures.get(label, "ready"), flush=True)
     return 1 if failures else 0
 
 

@@ -2,6 +2,7 @@
 
     python bench/serving/vllm_backends.py --out result.json                # 1B, batches 1, 16, 128; 512 tokens in, 128 out
     python bench/serving/vllm_backends.py --engines layerzero flash_attn --layers 2 --rounds 1     # a quick look
+    python bench/serving/vllm_backends.py --engines flash_attn layerzero flash_attn layerzero      # each twice: the order's effect
 
 Each engine is a process of its own, one after the other, each with the same random weights (standard deviation 0.02) and
 prompts of random ids. An engine named NAME+ops runs LayerZero's norms, activations, rotary embeddings and products too;
@@ -9,8 +10,8 @@ NAME@MODE runs another way: `graphs` (decode steps as CUDA graphs, nothing compi
 graphs of both kinds), `eager`. The plugin must be installed, or LayerZero on the Python path with its entry point.
 
 Times are wall-clock of `generate` for whole batches; the first token's from a run that ends there. Answers are greedy: one
-list for each prompt and batch, compared between engines by equal tokens before the first difference. Two engines of one
-backend, and two runs of one engine, say how much of a difference is vLLM's own. Steps that are replayed by graphs select
+list for each prompt and batch, compared between engines by equal tokens before the first difference. An engine that is named
+again is "NAME, run 2" in the results: what differs between two runs of one engine is vLLM's own, or the machine's. Steps that are replayed by graphs select
 no kernel again: `kernels` has those that were selected while the engine started and ran.
 """
 
@@ -204,6 +205,15 @@ def measured(answers, batch, arguments):
     }
 
 
+def labelled(engines):
+    """(label, engine) in order; the label of an engine's second run is "NAME, run 2"."""
+    labels = []
+    for index, engine in enumerate(engines):
+        run = engines[: index + 1].count(engine)
+        labels.append((engine if run == 1 else f"{engine}, run {run}", engine))
+    return labels
+
+
 def versions():
     import importlib.metadata
 
@@ -279,13 +289,13 @@ def main():
     results, failures = [], {}
     passed = [a for n in ("input", "output", "layers", "rounds") for a in (f"--{n}", str(getattr(arguments, n)))]
     passed += ["--batch", *map(str, arguments.batch), *(["--profile"] if arguments.profile else [])]
-    for engine in arguments.engines:
+    for label, engine in labelled(arguments.engines):
         if time.monotonic() > end:
-            failures[engine] = "no time left"
+            failures[label] = "no time left"
             continue
         command = [sys.executable, __file__, "--engine", engine, *passed]
         limit = min(arguments.most, max(end - time.monotonic(), 1) + 30)
-        log = arguments.out.with_suffix(f".{engine}.log")
+        log = arguments.out.with_suffix(f".{label.replace(', run ', '.')}.log")
         with log.open("w") as stream:
             try:
                 done = subprocess.run(
@@ -295,12 +305,12 @@ def main():
                 done = f"not ready within {limit:.0f} s"
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("RESULT ")]
         if lines:
-            results.append(json.loads(lines[-1][7:]))
+            results.append(json.loads(lines[-1][7:]) | {"engine": label})
         else:
-            failures[engine] = f"{done}; see {log.name}"
+            failures[label] = f"{done}; see {log.name}"
         for row in written(results, failures, arguments.out):
             print(json.dumps(row))
-        print(engine, "ready" if lines else failures[engine], flush=True)
+        print(label, "ready" if lines else failures[label], flush=True)
     return 1 if failures else 0
 
 

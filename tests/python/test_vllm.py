@@ -258,6 +258,10 @@ def test_engines_are_compared_by_tokens_and_times(tmp_path):
     written = json.loads((tmp_path / "out.json").read_text())
     assert written["failed"] == {"flashinfer": "1"} and written["engines"][0]["batches"]["2"]["tokens"] == [1, 2, 3]
     assert bench.compared([ours]) == []
+    runs = ["flash_attn", "layerzero", "flash_attn"]
+    assert [label for label, _ in bench.labelled(runs)] == ["flash_attn", "layerzero", "flash_attn, run 2"]
+    again = bench.compared([theirs, ours, theirs | {"engine": "flash_attn, run 2"}])[-1]
+    assert again["against"] == "flash_attn" and again["step"] == 1.0
 
 
 def test_reasons_of_the_engine(plugin):
