@@ -81,6 +81,34 @@ def test_a_wrong_window_would_be_seen(name, monkeypatch):
     assert wrong
 
 
+def test_declared_offsets_are_passed_on(monkeypatch):
+    from layerzero.torch import offsets
+
+    operations = importlib.import_module("layerzero.backends.vllm_fa3.adapters").operations
+    forward, seen = operations.forward, []
+    monkeypatch.setattr(operations, "forward", lambda *given: seen.append(given) or forward(*given))
+    query, key = torch.randn(9, 4, 64, dtype=torch.bfloat16), torch.randn(9, 2, 64, dtype=torch.bfloat16)
+    host = torch.tensor([0, 4, 4, 9], dtype=torch.int32)
+
+    def run(start, rows=9):
+        given = query[:rows], key, key, start, start, True, 0.125, None, None, None, None, None, None, True
+        return operations.ragged_attention(*given), seen.pop()
+
+    guarded, given = run(host.clone())
+    assert len(given[2]) == 6 and given[3] == 9
+    start = host.clone()
+    offsets.declare(start, host.numpy())
+    passed, given = run(start)
+    assert given[2] is start and given[1].offsets is start and (given[3], given[1].longest) == (5, 5)
+    for one, other in zip(passed, guarded, strict=True):
+        torch.testing.assert_close(one, other)
+    assert len(run(start, 8)[1][2]) == 6, "offsets of more rows than there are"
+    start[1] = 3
+    assert len(run(start)[1][2]) == 6, "written since they were declared"
+    offsets.declare(start, torch.tensor([0, 5, 4, 9]).numpy())
+    assert len(run(start)[1][2]) == 6, "no offsets"
+
+
 @pytest.mark.parametrize("name", sorted({name for name, _ in rows("flash_attn")}))
 def test_no_value_is_read(name, monkeypatch):
     from layerzero.backends.flash_attn.packed import Operations

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
 import vllm_stand_in  # noqa: E402
+from layerzero.torch import offsets  # noqa: E402
 from vllm_step import HEADS, KV_HEADS, PAGE, SIZE, Step  # noqa: E402
 
 REAL = importlib.util.find_spec("vllm") is not None
@@ -100,6 +101,10 @@ def test_what_is_built(plugin):
     assert not mixed.prefill.fresh and mixed.prefill.pages.last_len.tolist() == [9, 53 % PAGE]
     assert mixed.prefill.pages.indptr.tolist() == [0, 1, 5]
     assert Step(plugin, STEPS["prompts"]).built().prefill.fresh
+    for step, padding, last, longest in (("mixed", 0, 29, 20), ("prompts", 0, 62, 40), ("prompts", 3, 62, 40)):
+        prefill = Step(plugin, STEPS[step], padding=padding).built().prefill
+        assert offsets.known(prefill.query_start)[:2] == (last, longest)
+        assert prefill.end == last + (2 if step == "mixed" else 0)
     assert not Step(plugin, STEPS["prompts"]).built(bounds=False).prefill.fresh  # nothing is known of the lengths
     decode = Step(plugin, STEPS["decode"])
     assert decode.built().prefill is None and decode.built().tables.shape == (3, 5)

@@ -2,7 +2,7 @@
 
 A package provides `forward`; this module converts the arguments and results of a call. Nothing is read from the device:
 lengths stay there, and their bounds follow from shapes. Index data is clamped to the tensors' bounds, so that invalid
-data reads other entries of the same tensors. All builds align causal triangles and windows bottom-right, as the
+data reads other entries of the same tensors; offsets that their owner has declared (layerzero.torch.offsets) are passed on. All builds align causal triangles and windows bottom-right, as the
 operations do, and return natural logarithms.
 """
 
@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import layerzero as lz
 from layerzero.backends.torch.attention import positive_scale
 from layerzero.backends.torch.varlen import completed, each, packed_offsets
+from layerzero.torch import offsets
 
 ALL = (-1, -1)  # a window that hides nothing: keys left and right of a row's position
 
@@ -141,11 +142,15 @@ class Operations:
         self, query, key, value, cu_q, cu_k, causal, scale, window, softcap, sinks, slopes, max_q, max_k, return_lse
     ):
         """Two more sequences hold the queries of none, without keys, and the keys of none, without queries."""
-        total = query.shape[0]
+        total, how = query.shape[0], How(causal, scale, window_of(window), softcap or 0.0, slopes)
+        rows, columns = offsets.known(cu_q), offsets.known(cu_k)
+        if rows is not None and columns is not None and rows.last == total and columns.last <= key.shape[0]:
+            keys = Keys(key, value, max(columns.longest, 1), offsets=_int32(cu_k))
+            both = self._run(query, keys, _int32(cu_q), rows.longest, how, None, sinks, return_lse)
+            return both if return_lse else both[0]
         cu_q, begin = packed_offsets(_int32(cu_q), total), packed_offsets(_int32(cu_k), key.shape[0])
         cu_q, begin = F.pad(cu_q, (0, 1), value=total), torch.cat([begin[:-1], begin[-2:]])
         keys = Keys(key, value, key.shape[0], offsets=begin)
-        how = How(causal, scale, window_of(window), softcap or 0.0, slopes)
         both = self._run(query, keys, cu_q, total, how, None, sinks, return_lse)
         return both if return_lse else both[0]
 

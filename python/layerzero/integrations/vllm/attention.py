@@ -148,7 +148,7 @@ class LayerZeroImpl(AttentionImpl[LayerZeroMetadata]):
         if step.num_decodes:
             self._decode(query, caches, scales, step, output)
         if (prefill := step.prefill) is not None:
-            part = slice(step.num_decode_tokens, step.num_tokens)
+            part = slice(step.num_decode_tokens, prefill.end)
             if prefill.fresh and self.reads_own_keys:
                 start, longest = prefill.query_start, prefill.longest
                 self._packed(query[part], key[part], value[part], start, longest, step.causal, output[part])

@@ -18,6 +18,7 @@ from vllm.v1.attention.backend import (
 from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 
 from layerzero.integrations.serving.pages import Pages, pages_of
+from layerzero.torch import offsets
 
 FEWEST_SHARED = 512  # keys of a common prefix that are worth a pass of their own
 FEWEST_SHARING = 8  # requests that share them
@@ -28,6 +29,7 @@ class Prefill:
     """Requests with several new tokens, n of them."""
 
     query_start: torch.Tensor  # (n + 1) int32, from 0
+    end: int  # of the step's tokens; after it come padded ones
     longest: int  # new tokens of one request
     fresh: bool  # every request begins in this step, so that its keys are those that the layer has computed
     tables: torch.Tensor  # (n, width) int32
@@ -140,21 +142,23 @@ class LayerZeroMetadataBuilder(AttentionMetadataBuilder[LayerZeroMetadata]):
 
     def _prefill(self, common: CommonAttentionMetadata, step: LayerZeroMetadata, prefix: int) -> Prefill:
         first = step.num_decodes
-        starts = common.query_start_loc_cpu[first : common.num_reqs + 1]
+        starts = common.query_start_loc_cpu[first : common.num_reqs + 1].numpy()
         new_tokens = starts[1:] - starts[:-1]
-        query_start = step.query_start[first:]
-        if step.num_decode_tokens:
-            query_start = query_start - step.num_decode_tokens
+        query_start = step.query_start
+        if first:
+            query_start = query_start[first:] - step.num_decode_tokens
+        offsets.declare(query_start, starts - step.num_decode_tokens)
         bound = (
             common.seq_lens_cpu_upper_bound
         )  # exact where a request has several new tokens; None: of virtual batches
         fresh, most = False, len(new_tokens) * step.tables.shape[1]
         if bound is not None:
-            keys = bound[first : common.num_reqs]
-            fresh = not prefix and torch.equal(keys.to(new_tokens.dtype), new_tokens)
-            most = int(-(-(keys - prefix).clamp(min=0) // self.page_size).sum())
+            keys = bound[first : common.num_reqs].numpy()
+            fresh = not prefix and bool((keys == new_tokens).all())
+            most = int(-(-(keys - prefix).clip(0) // self.page_size).sum())
         return Prefill(
             query_start,
+            int(starts[-1]),
             int(new_tokens.max()),
             fresh,
             step.tables[first:],
