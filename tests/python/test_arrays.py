@@ -74,8 +74,12 @@ def test_arrays_beside_tensors_and_out_are_refused():
     x, w = np.ones((2, 8), np.float32), torch.ones(8)
     with pytest.raises(lz.WrongTypeError, match="one kind, got Tensor and ndarray"):
         lz.rms_norm(x, w)
-    with pytest.raises(lz.WrongTypeError, match="out"):
+    with pytest.raises(lz.WrongTypeError, match="out: wanted no out=.* use the array that the call returns"):
         lz.rms_norm(x, out=np.empty_like(x))
+    tables = np.zeros((2, 3), "i4")
+    tables.flags.writeable = False
+    with pytest.raises(lz.WrongTypeError, match="wanted a writeable array .*, got one that is read-only"):
+        lz.kv_block_table_update(tables, np.array([[1, 2, 7]], "i4"))
     with pytest.raises(lz.InvalidRequestError, match="out: wanted .* got ndarray"):
         lz.rms_norm(torch.ones(2, 8), out=np.empty_like(x))
 

@@ -89,9 +89,21 @@ tables.flags.writeable = False
 try:
     lz.kv_block_table_update(tables, np.array([[1, 2, 7]], "i4"))
 except lz.WrongTypeError as error:
-    assert "writeable" in str(error)
+    assert "wanted a writeable array" in str(error) and "got one that is read-only" in str(error), error
 else:
     raise AssertionError("read-only memory was written")
+try:
+    lz.kv_block_table_update(np.zeros((2, 3), "i4")[::-1], np.array([[1, 2, 7]], "i4"))
+except lz.WrongTypeError as error:
+    assert "got one with strides (-12, 4)" in str(error), error
+else:
+    raise AssertionError("a copy was written")
+try:
+    lz.rms_norm(np.ones((2, 8), "f4"), out=np.ones((2, 8), "f4"))
+except lz.WrongTypeError as error:
+    assert "no out= with arrays" in str(error) and "torch" not in str(error), error
+else:
+    raise AssertionError("out= was taken")
 logits = np.zeros((64, 32), "f4")
 assert len(set(lz.sample_topk(logits, 32).tolist())) > 8
 assert (lz.sample_topk(logits, 32, seed=3) == lz.sample_topk(logits, 32, seed=3)).all()

@@ -162,6 +162,31 @@ def test_kernels_are_compiled_before_the_table_is_made(compiled_kernel, capfd):
     assert json.loads(capfd.readouterr().out)["choices"][0]["kernel_id"] == "slow.rms"
 
 
+def test_a_lock_says_whether_kernels_were_compiled_first(compiled_kernel, tmp_path, capfd):
+    """Checked elsewhere, where nothing is compiled yet, the table has the same kernels."""
+    call = ["--operation", "rms_norm --input f32[rows,72] --weight f32[72]", "--bucket", "rows=8"]
+    lock = tmp_path / "layerzero.lock"
+    assert cli.run(["solve", *call, "--compile-jit", "--lock", str(lock), "--quiet"]) == 0
+    made = json.loads(lock.read_text())
+    assert made["compile_jit"] is True and made["choices"][0]["kernel_id"] == "slow.rms"
+    other = [each.replace("72", "80") for each in made["made_of"]["operations"]]
+    lock.write_text(lock.read_text().replace(made["made_of"]["operations"][0], other[0]).replace("=72 ", "=80 "))
+    capfd.readouterr()
+    assert cli.run(["solve", "--check", str(lock), "--json"]) == 0, capfd.readouterr().out
+    lock.write_text(lock.read_text().replace('"compile_jit": true', '"compile_jit": false'))
+    assert cli.run(["solve", "--check", str(lock), "--budget", "1"]) == 2
+    assert "compile_jit=True with it" in capfd.readouterr().err
+    for words in (["--compile-jit"], call[2:], ["--lock", "x"], ["--numerics", "default"]):
+        assert cli.run(["solve", "--check", str(lock), *words]) == 2
+        assert f"{words[0]}: wanted none with --check" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("given", [{"budget_s": 1.0}, *({"compile_jit": True, "budget_s": s} for s in (-1, "1", True))])
+def test_a_budget_is_seconds_of_compiling(given):
+    with pytest.raises(lz.InvalidRequestError, match="budget_s: wanted"):
+        lz.solve("rms_norm --input f32[rows,64] --weight f32[64]", {"rows": [8]}, **given)
+
+
 def test_what_is_not_compiled_is_named_and_waits_no_longer_than_the_budget(compiled_kernel, monkeypatch):
     begun = threading.Event()
 

@@ -38,7 +38,8 @@ def command(
 
     It has the kernel for each bucket of sizes, or for each class of calls that was recorded.
 
-    With --check nothing is written: exit code 1 if a choice or a version is not that of the lock.
+    With --check nothing is written: exit code 1 if a choice or a version is not that of the lock. Calls, sizes and settings are
+    those of the lock, and its kernels are compiled first if they were.
     """
     check_device(device)
     sources = sum(given is not None and given != [] for given in (operation, operations, model, workload, check))
@@ -50,11 +51,15 @@ def command(
         raise InvalidRequestError(
             "--bucket", "none with --workload: sizes are those that were recorded", repr(bucket[0])
         )
-    if budget is not None and not compile_jit:
+    if budget is not None and not compile_jit and check is None:
         raise InvalidRequestError("--budget", "--compile-jit with it", "--budget alone")
     progress = note(quiet)
     if check is not None:
-        raise typer.Exit(_check(check, device, progress, json))
+        given = {"--bucket": bucket, "--output": output, "--lock": lock, "--numerics": numerics, "--plan-mode": plan_mode}
+        given |= {"--tp-invariant": tp_invariant, "--capturing": capturing, "--compile-jit": compile_jit}
+        for name in (name for name, value in given.items() if value):
+            raise InvalidRequestError(name, "none with --check: the lock has it", "both")
+        raise typer.Exit(_check(check, device, budget, progress, json))
     from layerzero.tables.lock import lock_of, model_at, write_lock
     from layerzero.tables.solve import solve
 
@@ -97,11 +102,12 @@ def _lines(path: Path) -> list[str]:
         raise InvalidRequestError("--operations", "a readable file of calls", f"{path} ({error})") from error
 
 
-def _check(path: Path, device: str | None, progress: Any, json: bool) -> int:
+def _check(path: Path, device: str | None, budget: float | None, progress: Any, json: bool) -> int:
     from layerzero.tables.lock import compare, lock_of, read_lock, solve_again
 
     before = read_lock(path)
-    table = solve_again(before, str(path), device=device, progress=lambda text: progress(f"solving {text}"))
+    options = {"device": device, "budget_s": budget}
+    table = solve_again(before, str(path), **options, progress=lambda text: progress(f"solving {text}"))
     found = compare(before, lock_of(table))
     same = not any(found[key] for key in ("versions", "choices", "only_before", "only_after"))
     report = {"before": str(path), "after": "this installation", **found, "ok": same}

@@ -25,6 +25,7 @@ def lock_of(table: DispatchTable, made_of: Mapping[str, Any] | None = None) -> d
     return {
         "lock_version": VERSION,
         **{key: document.get(key) for key in (*_ABOUT, *_MARKS)},
+        "compile_jit": "uncompiled" in document,
         "made_of": dict(made_of or {}),
         "joint": [pair["text"] for pair in document.get("joint", [])],
         "choices": document.get("choices", []),
@@ -68,7 +69,9 @@ def read_lock(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def solve_again(lock: Mapping[str, Any], name: str, **options: Any) -> DispatchTable:
-    """Makes the table of a lock again, on this machine: same calls or model, same buckets and marks."""
+    """Makes the table of a lock again, on this machine: same calls or model, same buckets and marks, kernels compiled before
+    if they were. options: of `solve`; a budget_s counts for locks with compile_jit alone, else InvalidRequestError.
+    """
     from layerzero.tables.solve import solve
 
     what = lock.get("made_of") or {}
@@ -83,7 +86,7 @@ def solve_again(lock: Mapping[str, Any], name: str, **options: Any) -> DispatchT
             f"{name}: made_of", "operations, a model or a workload", "none of them", "make it with `layerzero solve`"
         )
     marks: dict[str, Any] = {key: lock.get(key) for key in ("numerics", "shape_buckets")}
-    marks |= {key: bool(lock.get(key)) for key in ("tp_invariant", "capturing", "plan_mode")}
+    marks |= {key: bool(lock.get(key)) for key in ("tp_invariant", "capturing", "plan_mode", "compile_jit")}
     return solve(source, model_id=lock.get("model_id"), tp_sizes=lock.get("tp_sizes") or (), **marks, **options)
 
 
@@ -106,8 +109,8 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, An
     known, times `count` for the whole.
     """
     versions = []
-    for key in ("hardware_signature", "policy_hash", "numerics", "tp_invariant", "tp_size", "shape_buckets"):
-        if before.get(key) != after.get(key):
+    for key in ("hardware_signature", "policy_hash", "tp_size", *_MARKS, "compile_jit"):
+        if (before.get(key) or None) != (after.get(key) or None):
             versions.append({"name": key, "before": before.get(key), "after": after.get(key)})
     for group in ("versions", "policy"):
         one, two = before.get(group) or {}, after.get(group) or {}

@@ -64,8 +64,9 @@ def solve(
     Kernels that were compiled while the process ran are named by their artifacts (`jit_artifacts`), so that
     `lz.readiness_check` of another process sees what it lacks.
 
-    InvalidRequestError: a name without buckets, sizes that do not ascend; NoKernelFoundError: no kernel may run a call.
+    InvalidRequestError: a name without buckets, sizes that do not ascend, budget_s without compile_jit; NoKernelFoundError: no kernel may run a call.
     """
+    _check_budget(compile_jit, budget_s)
     backends.ensure_registered()
     chains, own_id = _chains(model, shape_buckets, device)
     device = device or chains[0][0].device
@@ -165,6 +166,16 @@ def _checked(given: Buckets | None, used: set[str]) -> dict[str, tuple[int, ...]
         if not values or not ascending or not all(isinstance(v, int) and v > 0 for v in values):
             raise InvalidRequestError(f"shape_buckets: {name}", "positive sizes that ascend", repr(values))
     return {name: values for name, values in buckets.items() if name in used}
+
+
+def _check_budget(compile_jit: bool, budget_s: Any) -> None:
+    if budget_s is None:
+        return
+    if not compile_jit:
+        raise InvalidRequestError("budget_s", "compile_jit=True with it", "budget_s alone", "nothing else takes long")
+    number = isinstance(budget_s, int | float) and not isinstance(budget_s, bool)
+    if not number or not 0 <= budget_s < math.inf:
+        raise InvalidRequestError("budget_s", "seconds, or None for no end", repr(budget_s))
 
 
 def _others(numerics: str) -> list[str]:

@@ -22,7 +22,7 @@ def call_on_arrays(torch: Any, name: str, arguments: dict[str, Any], options: di
             name, "all arrays of one kind", " and ".join(sorted(k.__name__ for k in kinds)), "convert them first"
         )
     if options.get("out") is not None:
-        raise WrongTypeError(f"{name}: out", "no out= with arrays of other libraries", type(options["out"]).__name__)
+        raise refused_out(name, options["out"])
     tensors = {n: to_torch(torch, f"{name}: {n}", arguments[n]) for n in names if arguments.get(n) is not None}
     for param in contracts()[name]["params"]:
         if param.get("mutated") and param["name"] in tensors:
@@ -37,6 +37,11 @@ def call_on_arrays(torch: Any, name: str, arguments: dict[str, Any], options: di
     return _as_kind_of(given[0], result)
 
 
+def refused_out(name: str, out: Any) -> WrongTypeError:
+    wanted = "no out= with arrays of other libraries"
+    return WrongTypeError(f"{name}: out", wanted, type(out).__name__, "use the array that the call returns")
+
+
 def _check_written(field: str, array: Any) -> None:
     """Refuses arrays that an operation cannot write into: copies lose writes, and JAX's arrays are immutable."""
     numpy = sys.modules.get("numpy")
@@ -45,7 +50,12 @@ def _check_written(field: str, array: Any) -> None:
             field, "a torch.Tensor or a NumPy array to write into", type(array).__name__, "convert it first"
         )
     if _needs_copy(array):
-        raise WrongTypeError(field, "a writeable array without negative strides", "another", "pass a copy of it")
+        raise WrongTypeError(field, "a writeable array without negative strides", unwritten(array), "pass a copy of it")
+
+
+def unwritten(array: Any) -> str:
+    """Why a NumPy array cannot be written into, as an error says it."""
+    return "one that is read-only" if not array.flags.writeable else f"one with strides {array.strides}"
 
 
 def _needs_copy(array: Any) -> bool:

@@ -12,6 +12,7 @@ from layerzero.contracts.axes import Description
 from layerzero.errors import NotInstalledError, WrongTypeError, raise_engine_error
 from layerzero.host.optional import install_command
 from layerzero.host.policy import scope
+from layerzero.torch.arrays import refused_out, unwritten
 from layerzero.torch.checks import TENSOR_WANTED
 
 _ABI_MAJOR, _AXES = 1, 8
@@ -139,6 +140,8 @@ def call(name: str, arguments: dict[str, Any], options: dict[str, Any], names: l
     if len(kinds) > 1:
         got = " and ".join(sorted(kind.__name__ for kind in kinds))
         raise WrongTypeError(name, "all arrays of one kind", got, "convert them first")
+    if options.get("out") is not None:
+        raise refused_out(name, options["out"])
     for option in [key for key, value in options.items() if value is not None and key != "layout"]:
         fix = install_command("torch")
         raise NotInstalledError(f"{name}: {option}", "torch for this option with arrays", "none", fix)
@@ -184,9 +187,15 @@ def _drawn(name: str, arrays: dict[str, Any]) -> Any:
 def _check_written(contract: Any, given: dict[str, Any], arrays: dict[str, Any]) -> None:
     for param in contract["params"]:
         n = param["name"]
-        if param.get("mutated") and n in given and (arrays[n] is not given[n] or not arrays[n].flags.writeable):
-            fix = "convert it first"
-            raise WrongTypeError(f"{contract['name']}: {n}", "a writeable NumPy array", type(given[n]).__name__, fix)
+        if not param.get("mutated") or n not in given:
+            continue
+        if not isinstance(given[n], sys.modules["numpy"].ndarray):
+            wanted, got, fix = "a NumPy array to write into", type(given[n]).__name__, "convert it first"
+        elif arrays[n] is not given[n] or not arrays[n].flags.writeable:
+            wanted, got, fix = "a writeable array without negative strides", unwritten(given[n]), "pass a copy of it"
+        else:
+            continue
+        raise WrongTypeError(f"{contract['name']}: {n}", wanted, got, fix)
 
 
 def _as_numpy(field: str, array: Any) -> Any:
