@@ -125,17 +125,35 @@ def _tried(name: str, library: dict[str, Any], imports: bool) -> dict[str, Any]:
 
 def lacking(libraries: Iterable[str], imports: bool = True) -> list[dict[str, Any]]:
     """Returns {"library", "detail", "fix"} of each named library whose kernels cannot be used now."""
-    known = backends.libraries()
-    kernels = json.loads(_layerzero.kernels(None, False))
-    found = []
-    for name in libraries:
-        own = [k for k in kernels if k["backend"] == name and k["usable"] is not True]
+    return _Lacking(json.loads(_layerzero.kernels(None, False)), imports).of(libraries)
+
+
+class _Lacking:
+    """What libraries lack by one reading of the kernels; each library is tried once."""
+
+    def __init__(self, kernels: list[dict[str, Any]], imports: bool) -> None:
+        self._kernels, self._imports = kernels, imports
+        self._known = backends.libraries()
+        self._found: dict[str, list[dict[str, Any]]] = {}
+
+    def of(self, libraries: Iterable[str]) -> list[dict[str, Any]]:
+        found = []
+        for name in libraries:
+            if name not in self._found:
+                self._found[name] = self._items(name)
+            found += self._found[name]
+        return found
+
+    def _items(self, name: str) -> list[dict[str, Any]]:
+        own = [k for k in self._kernels if k["backend"] == name and k["usable"] is not True]
         if not own:
-            continue  # it was unregistered since
-        library = _tried(name, known[name], imports) if name in known else _library(name, kernels)
-        for item in library["missing"] or [{"detail": own[0]["detail"], "fix": None}]:
-            found.append({"library": name, "detail": item["detail"], "fix": item["fix"]})
-    return found
+            return []  # it was unregistered since
+        known = name in self._known
+        library = _tried(name, self._known[name], self._imports) if known else _library(name, self._kernels)
+        tried = known and self._imports and not library["missing"]  # and what was only not tried before works
+        own = [k for k in own if k["usable"] is False] if tried else own
+        items = library["missing"] or [{"detail": k["detail"], "fix": None} for k in own[:1]]
+        return [{"library": name, "detail": item["detail"], "fix": item["fix"]} for item in items]
 
 
 def advice(libraries: Iterable[str]) -> str:
@@ -155,11 +173,10 @@ def served_by_reference(
 
     {"operation", "platform", "kernel_id" or None, "calls", "lacking"} each, see lacking().
     """
-    found = [
-        {**{k: v for k, v in u.items() if k != "libraries"}, "lacking": lacking(u["libraries"], imports)} for u in uses
-    ]
-    seen = {(u["operation"], u["platform"]) for u in uses}
     kernels = json.loads(_layerzero.kernels(None, False))
+    lacks = _Lacking(kernels, imports)
+    found = [{**{k: v for k, v in u.items() if k != "libraries"}, "lacking": lacks.of(u["libraries"])} for u in uses]
+    seen = {(u["operation"], u["platform"]) for u in uses}
     for platform in dict.fromkeys(device["platform"] for device in devices["devices"]):
         own = [k for k in kernels if k["platform"] in ("any", platform) and not k["reference"]]
         own = [k for k in own if k["jit"] not in ("recorded", "done")]  # compiled references are references
@@ -168,7 +185,7 @@ def served_by_reference(
             libraries = dict.fromkeys(k["backend"] for k in own if k["operation"] == operation)
             if (operation, platform) not in seen and (libraries or platform != "cpu"):
                 entry = {"operation": operation, "kernel_id": None, "platform": platform, "calls": 0}
-                found.append({**entry, "lacking": lacking(libraries, imports)})
+                found.append({**entry, "lacking": lacks.of(libraries)})
     return found
 
 

@@ -55,7 +55,13 @@ def command(
         raise InvalidRequestError("--budget", "--compile-jit with it", "--budget alone")
     progress = note(quiet)
     if check is not None:
-        given = {"--bucket": bucket, "--output": output, "--lock": lock, "--numerics": numerics, "--plan-mode": plan_mode}
+        given = {
+            "--bucket": bucket,
+            "--output": output,
+            "--lock": lock,
+            "--numerics": numerics,
+            "--plan-mode": plan_mode,
+        }
         given |= {"--tp-invariant": tp_invariant, "--capturing": capturing, "--compile-jit": compile_jit}
         for name in (name for name, value in given.items() if value):
             raise InvalidRequestError(name, "none with --check: the lock has it", "both")
