@@ -86,7 +86,11 @@ Status KernelReader::Names(std::string_view key, std::vector<std::string>* out) 
   const auto at = kernel_.find(key);
   if (at == kernel_.end() || at->is_null()) return {};
   if (!AllTexts(*at)) return Bad(key, "a list of texts", *at);
-  for (const json& item : *at) out->push_back(item.get_ref<const std::string&>());
+  for (const json& item : *at) {
+    const auto& text = item.get_ref<const std::string&>();
+    if (text.empty()) return Bad(key, "a list of names", *at);
+    out->push_back(text);
+  }
   return {};
 }
 
