@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "engine/call.h"
 #include "exception.h"
 #include "outputs.h"
+#include "raising_caller.h"
 #include "random.h"
 #include "torch_bridge.h"
 
@@ -226,11 +226,6 @@ PyObject* IntoOut(PyObject* result, PyObject* out) {
   return copied;
 }
 
-// The status of a function that has set a Python exception, which Raise leaves as it is.
-Status PythonError() {
-  return Status(LacksMemory() ? StatusCode::kOutOfMemory : StatusCode::kInternal, {.field = "a Python exception"});
-}
-
 int64_t NumElements(const Request& r) {
   int64_t elements = 0;
   for (size_t i = 0; i < r.op->num_inputs(); ++i) elements += lz::NumElements(r.tensors[i]);
@@ -238,7 +233,7 @@ int64_t NumElements(const Request& r) {
 }
 
 // A call from Python. While it lasts an exception may be pending; Finish releases what it holds.
-class PythonCaller : public Caller {
+class PythonCaller : public RaisingCaller {
  public:
   PythonCaller(PyObject* const* tensors, PyObject* out, bool differentiable)
       : tensors_(tensors), out_(out == Py_None ? nullptr : out), differentiable_(differentiable) {}
@@ -280,19 +275,11 @@ class PythonCaller : public Caller {
   }
 
   void FellBack(const Plan& plan, const Plan& answered, const Request& r, const Status&) {
-    PyObject* repr = error_ ? PyObject_Repr(error_->value()) : nullptr;
-    const char* why = repr ? PyUnicode_AsUTF8AndSize(repr, nullptr) : error_ ? "a Python error" : "";
+    PyObject* repr = error() ? PyObject_Repr(error()) : nullptr;
+    const char* why = repr ? PyUnicode_AsUTF8AndSize(repr, nullptr) : error() ? "a Python error" : "";
     if (PyErr_Occurred()) PyErr_Clear();
     WarnFallback(r, plan, answered, why ? why : "a Python error");
     Py_XDECREF(repr);
-  }
-  void KeepError(bool keep_first) {
-    if (keep_first) return PyErr_Clear();
-    error_.reset();
-    if (PyErr_Occurred()) error_.emplace();
-  }
-  void RestoreError() {
-    if (error_) error_->Raise();
   }
 
   PyObject* Finish(const Status& status, Request& r) {
@@ -309,21 +296,12 @@ class PythonCaller : public Caller {
     r.workspace = nullptr;
     r.workspace_bytes = 0;
   }
-  // The pending exception of a kernel, which stays pending.
-  Status Failure(const KernelEntry& kernel) {
-    if (!PyErr_ExceptionMatches(PyExc_Exception)) return PythonError();
-    Exception error;
-    Status status = StatusOf(error.value(), kernel.id);
-    error.Raise();
-    return status;
-  }
 
   PyObject* const* tensors_;
   PyObject* out_;  // nullptr: none was given
   bool differentiable_;
   PyObject *result_ = nullptr, *workspace_ = nullptr;
   lz_parallel parallel_{};
-  std::optional<Exception> error_;  // of the kernel whose fallback runs
 };
 
 }  // namespace

@@ -18,6 +18,11 @@ using Held = std::shared_ptr<const Tokenizer>;
 
 constexpr const char* kCapsule = "layerzero.tokenizer";
 
+PyObject* None() {
+  Py_IncRef(Py_None);
+  return Py_None;
+}
+
 int ToTokenizer(PyObject* object, void* out) {
   *static_cast<Held**>(out) = static_cast<Held*>(PyCapsule_GetPointer(object, kCapsule));
   return *static_cast<Held**>(out) != nullptr;
@@ -65,15 +70,11 @@ PyObject* Encode(PyObject*, PyObject* args) {
     rows.push_back({first, ids.size() - first, served});
   }
   PyEval_RestoreThread(saved);
-  const auto none = [] {
-    Py_IncRef(Py_None);
-    return Py_None;
-  };
   PyObject* all = ListOf(rows.data(), rows.size(), [&](const Row& row) {
-    return row.served ? ListOf(ids.data() + row.first, row.count, IdObject) : none();
+    return row.served ? ListOf(ids.data() + row.first, row.count, IdObject) : None();
   });
   PyObject* places = ListOf(rows.data(), offsets && all ? rows.size() : 0, [&](const Row& row) {
-    return row.served ? ListOf(spans.data() + row.first, row.count, SpanObject) : none();
+    return row.served ? ListOf(spans.data() + row.first, row.count, SpanObject) : None();
   });
   if (all && places) return Py_BuildValue("NN", all, places);
   Py_XDECREF(all);
@@ -81,24 +82,24 @@ PyObject* Encode(PyObject*, PyObject* args) {
   return nullptr;
 }
 
-// decode(tokenizer, rows of ids, skip_specials) -> texts; bytes that are no UTF-8 become U+FFFD.
+// decode(tokenizer, rows of ids, skip_specials) -> texts; None for ids with which the library fails.
 PyObject* Decode(PyObject*, PyObject* args) {
   Held* held;
   PyObject* list;
   int skip;
   if (!PyArg_ParseTuple(args, "O&O!p", ToTokenizer, &held, &PyList_Type, &list, &skip)) return nullptr;
   PyObject* texts = PyList_New(0);
-  std::vector<int32_t> ids;
+  std::vector<int64_t> ids;
   std::string text;
   for (Py_ssize_t i = 0; texts && i < PyList_Size(list); ++i) {
     PyObject* const row = PyList_GetItem(list, i);
     ids.clear();
     text.clear();
     for (Py_ssize_t j = 0; PyList_Check(row) && j < PyList_Size(row); ++j) {
-      ids.push_back(int32_t(PyLong_AsLong(PyList_GetItem(row, j))));
+      ids.push_back(PyLong_AsLongLong(PyList_GetItem(row, j)));
     }
-    if (!PyErr_Occurred()) (*held)->Decode(ids, skip, &text);
-    PyObject* one = PyErr_Occurred() ? nullptr : PyUnicode_DecodeUTF8(text.data(), Py_ssize_t(text.size()), "replace");
+    const bool served = !PyErr_Occurred() && (*held)->Decode(ids, skip, &text);
+    PyObject* one = PyErr_Occurred() ? nullptr : served ? TextObject(text.data(), text.size()) : None();
     if (!one || PyList_Append(texts, one) != 0) {
       Py_DecRef(texts);
       texts = nullptr;

@@ -1,14 +1,12 @@
 // Calls of tokenize.encode and tokenize.decode with Python's strings and lists: selection, policy, fallback and metrics
 // are those of every call; kernels of libraries get the strings themselves.
-#include <optional>
 #include <string>
 
 #include "arguments.h"
 #include "call.h"
 #include "engine/call.h"
-#include "exception.h"
-#include "ops/tokenize/decode.h"
-#include "ops/tokenize/encode.h"
+#include "ops/common/tokens.h"
+#include "raising_caller.h"
 #include "tokenizer_lists.h"
 
 namespace lz::python {
@@ -16,7 +14,9 @@ namespace {
 
 using tokenize::Span;
 
-constexpr lz_dtype kBytes{1, 8, 1}, kInt32{0, 32, 1}, kInt64{0, 64, 1};  // DLPack's codes
+constexpr lz_dtype kInt32{0, 32, 1}, kInt64{0, 64, 1};  // DLPack's codes
+template <class T>
+constexpr lz_dtype kTypeOf{uint8_t(sizeof(T) == 1 ? 1 : 0), uint8_t(8 * sizeof(T)), 1};
 
 template <class T>
 lz_tensor Dense(const T* data, lz_dtype dtype, int64_t* shape, int64_t* strides, int32_t ndim = 1) {
@@ -34,7 +34,7 @@ lz_tensor Dense(const T* data, lz_dtype dtype, int64_t* shape, int64_t* strides,
 
 // A call from Python whose outputs are vectors of this call. An exception of a library's kernel stays pending.
 template <class Value>
-class TextCaller : public Caller {
+class TextCaller : public RaisingCaller {
  public:
   TextCaller(PyObject* host, size_t capacity, size_t texts, bool spans)
       : host_(host), values_(capacity), ends_(texts), spans_(spans ? capacity : 0), with_spans_(spans) {}
@@ -47,7 +47,7 @@ class TextCaller : public Caller {
     texts_[0] = int64_t(ends_.size());
     places_[0] = capacity_[0];
     const size_t first = r.op->num_inputs();
-    r.tensors[first] = Dense(values_.data(), sizeof(Value) == 1 ? kBytes : kInt32, capacity_, strides_[0]);
+    r.tensors[first] = Dense(values_.data(), kTypeOf<Value>, capacity_, strides_[0]);
     r.tensors[first + 1] = Dense(ends_.data(), kInt64, texts_, strides_[1]);
     if (with_spans_) r.tensors[first + 2] = Dense(spans_.data(), kInt32, places_, strides_[2], 2);
     return {};
@@ -60,24 +60,9 @@ class TextCaller : public Caller {
   Status RunHost(const KernelEntry& kernel, const Transforms&, Request&) {
     Py_CLEAR(result_);
     result_ = PyObject_CallFunction(host_, "s", kernel.source.c_str());
-    if (result_) return {};
-    if (!PyErr_ExceptionMatches(PyExc_Exception)) {  // Ctrl-C or an exit: no other kernel answers for it
-      return Status(StatusCode::kInternal, {.field = "a Python exception"});
-    }
-    Exception error;
-    Status status = StatusOf(error.value(), kernel.id);
-    error.Raise();
-    return status;
+    return result_ ? Status() : Failure(kernel);
   }
   void FellBack(const Plan&, const Plan&, const Request&, const Status&) {}  // a text that the own tokenizer refuses
-  void KeepError(bool keep_first) {
-    if (keep_first) return PyErr_Clear();
-    error_.reset();
-    if (PyErr_Occurred()) error_.emplace();
-  }
-  void RestoreError() {
-    if (error_) error_->Raise();
-  }
 
   PyObject* TakeResult() { return std::exchange(result_, nullptr); }  // a library's; nullptr: a native kernel's
   const std::vector<Value>& values() const { return values_; }
@@ -92,7 +77,6 @@ class TextCaller : public Caller {
   bool with_spans_;
   int64_t capacity_[1] = {}, texts_[1] = {}, places_[2] = {0, 2}, strides_[3][2] = {};
   PyObject* result_ = nullptr;
-  std::optional<Exception> error_;
 };
 
 // One text or list of ids after another.
@@ -106,7 +90,7 @@ struct Pieces {
   void Set(Request* r) {
     shape[0][0] = int64_t(values.size());
     shape[1][0] = int64_t(starts.size());
-    r->tensors[0] = Dense(values.data(), sizeof(Value) == 1 ? kBytes : kInt32, shape[0], strides[0]);
+    r->tensors[0] = Dense(values.data(), kTypeOf<Value>, shape[0], strides[0]);
     r->tensors[1] = Dense(starts.data(), kInt64, shape[1], strides[1]);
   }
 };
@@ -127,8 +111,8 @@ void SetScalars(Request* r, const Given& given, size_t capacity, bool has_offset
   set(ops::tokens::kSpecials, given.specials);
   for (int bit = 0; bit < 4; ++bit) set(ops::tokens::kBpe + bit, given.served >> bit & 1);
   if (!has_offsets) return;
-  set(ops::tokenize_encode::kReturnOffsets, given.offsets);
-  set(ops::tokenize_encode::kBpeOffsets, given.served >> 4 & 1);
+  set(ops::tokens::kReturnOffsets, given.offsets);
+  set(ops::tokens::kBpeOffsets, given.served >> 4 & 1);
 }
 
 // Runs the call, again with more room if the result needed it. nullptr with an error.
@@ -218,12 +202,12 @@ PyObject* DecodeCall(PyObject*, PyObject* args) {
                         &host)) {
     return nullptr;
   }
-  Pieces<int32_t> pieces;
+  Pieces<int64_t> pieces;
   const auto texts = size_t(PyList_Size(list));
   for (size_t i = 0; i < texts; ++i) {
     PyObject* const row = PyList_GetItem(list, Py_ssize_t(i));
     for (Py_ssize_t j = 0; PyList_Check(row) && j < PyList_Size(row); ++j) {
-      pieces.values.push_back(int32_t(PyLong_AsLong(PyList_GetItem(row, j))));
+      pieces.values.push_back(PyLong_AsLongLong(PyList_GetItem(row, j)));
     }
     if (PyErr_Occurred()) return nullptr;
     pieces.End();
@@ -237,7 +221,7 @@ PyObject* DecodeCall(PyObject*, PyObject* args) {
     if (*needed > capacity) return nullptr;
     int64_t first = 0;
     return ListOf(caller.ends().data(), texts, [&](int64_t end) {
-      PyObject* text = PyUnicode_DecodeUTF8(caller.values().data() + first, Py_ssize_t(end - first), "replace");
+      PyObject* text = TextObject(caller.values().data() + first, size_t(end - first));
       first = end;
       return text;
     });

@@ -26,6 +26,10 @@ PyObject* ListOf(const T* items, size_t count, Make&& make) {
 }
 inline PyObject* IdObject(int32_t id) { return PyLong_FromLong(id); }
 inline PyObject* SpanObject(const tokenize::Span& span) { return Py_BuildValue("ii", span.start, span.end); }
+// The texts of tokenizer 0 are any bytes.
+inline PyObject* TextObject(const char* utf8, size_t size) {
+  return PyUnicode_DecodeUTF8(utf8, Py_ssize_t(size), "replace");
+}
 
 // The UTF-8 of a list's strings, which keep it; a string with surrogates has none. False with an error.
 bool ReadTexts(PyObject* list, std::vector<std::string_view>* texts);

@@ -13,6 +13,9 @@
 
 namespace lz::tokens {
 
+inline constexpr Constraint kServedByOwn{
+    .field = "bpe", .rel = Rel::kEq, .operand = 1, .code = ReasonCode::kTokenizerIdMismatch};
+
 // Calls run(first, end) for each piece of a tensor of `size` elements; stops and returns false where it does.
 template <class Run>
 bool ForEachPiece(const lz_tensor& starts, int64_t size, Run&& run) {

@@ -8,7 +8,7 @@ using namespace lz;
 
 int32_t Launch(const lz_kernel_args* args) { return ops::tokens::CopyPieces(args, 255); }
 
-constexpr std::array kFamily = {ReferenceKernel("ref.tokenize.decode", &Launch, Mask(DType::kI32))};
+constexpr std::array kFamily = {ReferenceKernel("ref.tokenize.decode", &Launch, kIndices)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -6,33 +6,17 @@
 namespace lz::ops::tokenize_encode {
 
 enum Tensor { kText, kStarts, kIds, kEnds, kSpans };
-enum Scalar {
-  kTokenizer,
-  kCapacity,
-  kAddSpecialTokens,
-  kBpe,
-  kTokenizers,
-  kTiktoken,
-  kSentencePiece,
-  kReturnOffsets,
-  kBpeOffsets
-};
 enum Axis { kBytes, kBounds };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"tokenize.encode"}});
-inline constexpr auto kParams = std::to_array<Param>({
+inline constexpr auto kParams = tokens::Params(
     TensorParam("text", "bytes", Mask(DType::kU8), "all texts, one after another, as UTF-8"),
     TensorParam("starts", "bounds", kIndices, "first byte of each text, then the end"),
-    RequiredInt("tokenizer", "number of a registered tokenizer in this process; 0: each byte is its own id"),
-    RequiredInt("capacity", "number of ids that the result has room for"),
-    KeywordOnly(Bool("add_special_tokens", true, "add the ids that the tokenizer puts around a text")),
-    tokens::Serves("bpe", "LayerZero's own tokenizer has this tokenizer's ids"),
-    tokens::Serves("tokenizers", "so has the library tokenizers"),
-    tokens::Serves("tiktoken", "so has tiktoken"),
-    tokens::Serves("sentencepiece", "so has SentencePiece"),
-    KeywordOnly(Bool("return_offsets", false, "also return where each id comes from")),
-    tokens::Serves("bpe_offsets", "LayerZero's own tokenizer has this tokenizer's offsets too"),
-});
+    Bool("add_special_tokens", true, "add the ids that the tokenizer puts around a text"),
+    std::to_array<Param>({
+        KeywordOnly(Bool("return_offsets", false, "also return where each id comes from")),
+        KeywordOnly(Bool("bpe_offsets", false, "LayerZero's own tokenizer has this tokenizer's offsets too")),
+    }));
 inline constexpr auto kDerived = std::to_array<DerivedFact>({
     {"bpe_lacks_offsets", "return_offsets * (1 - bpe_offsets)"},
 });

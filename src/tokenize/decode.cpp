@@ -71,10 +71,10 @@ void Strip(Tokens* tokens, const Decoder& step) {
 }
 
 void Bytes(Tokens* tokens) {
-  std::string bytes;
-  for (std::string& token : *tokens) {
-    if (BytesOf(token, &bytes)) token = bytes;
-  }
+  std::string all, bytes, text;
+  for (const std::string& token : *tokens) all += BytesOf(token, &bytes) ? bytes : token;
+  AppendAsUtf8(all, &text);
+  *tokens = {std::move(text)};
 }
 
 void Metaspace(Tokens* tokens, const Decoder& step) {
@@ -98,13 +98,15 @@ void Metaspace(Tokens* tokens, const Decoder& step) {
 
 }  // namespace
 
-void Tokenizer::Decode(std::span<const int32_t> ids, bool skip_specials, std::string* text) const {
+bool Tokenizer::Decode(std::span<const int64_t> ids, bool skip_specials, std::string* text) const {
   Tokens tokens;
   tokens.reserve(ids.size());
-  for (int32_t id : ids) {
-    const auto at = size_t(uint32_t(id));
-    if (at >= spec_.tokens.size() || !spec_.present[at] || (skip_specials && is_special_[at])) continue;
-    tokens.push_back(spec_.tokens[at]);
+  for (int64_t id : ids) {
+    if (id < 0 || id > UINT32_MAX) return false;  // no library takes it
+    const auto at = size_t(id);
+    const bool is_token = at < spec_.tokens.size() && spec_.present[at];
+    if (!is_token && spec_.decodes_tokens_alone) return false;
+    if (is_token && !(skip_specials && is_special_[at])) tokens.push_back(spec_.tokens[at]);
   }
   for (const Decoder& step : spec_.decoders) {
     switch (step.kind) {
@@ -122,6 +124,7 @@ void Tokenizer::Decode(std::span<const int32_t> ids, bool skip_specials, std::st
     }
   }
   for (const std::string& token : tokens) text->append(token);
+  return true;
 }
 
 }  // namespace lz::tokenize

@@ -149,6 +149,7 @@ Status ReadModel(const json& value, Ids* ids, Spec* spec) {
     if (found == ids->end()) return Unsupported("model.unk_token", "a token of the vocabulary", unknown.substr(0, 100));
     spec->unknown = found->second;
   }
+  spec->decodes_tokens_alone = all;
   return all ? AllMerges(model, *ids, spec) : ReadMerges(model, *ids, spec);
 }
 

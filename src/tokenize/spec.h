@@ -71,6 +71,7 @@ struct Spec {
   // Model.
   bool byte_fallback = false, fuse_unknown = false, ignore_merges = false;
   int32_t unknown = -1;
+  bool decodes_tokens_alone = false;  // an id that is no token is an error
   // Post-processor: ids around a text.
   std::vector<int32_t> before, after;
   bool trim_offsets = false, trim_prefix_space = false;

@@ -1,5 +1,6 @@
 #include "tokenize/unicode.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace lz::tokenize {
@@ -15,19 +16,22 @@ constexpr Run kRuns[] = {
 
 bool IsTail(uint8_t byte) { return (byte & 0xC0) == 0x80; }
 
-// The bytes of the sequence that begins at `at`, or 0.
-size_t SequenceAt(const uint8_t* at, const uint8_t* end) {
+// The longest beginning of a character at `at`: its bytes, at least one, and whether it is a whole character.
+struct Sequence {
+  size_t bytes;
+  bool whole;
+};
+Sequence SequenceAt(const uint8_t* at, const uint8_t* end) {
   const uint8_t first = at[0];
   const size_t size = first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
-  if (size == 0 || size > size_t(end - at)) return 0;
   for (size_t i = 1; i < size; ++i) {
-    if (!IsTail(at[i])) return 0;
+    if (at + i == end || !IsTail(at[i])) return {i, false};
+    if (i > 1) continue;
+    const bool overlong = (first == 0xE0 && at[1] < 0xA0) || (first == 0xF0 && at[1] < 0x90);
+    const bool outside = (first == 0xED && at[1] > 0x9F) || (first == 0xF4 && at[1] > 0x8F);
+    if (overlong || outside) return {1, false};
   }
-  if (first == 0xE0 && at[1] < 0xA0) return 0;
-  if (first == 0xED && at[1] > 0x9F) return 0;
-  if (first == 0xF0 && at[1] < 0x90) return 0;
-  if (first == 0xF4 && at[1] > 0x8F) return 0;
-  return size;
+  return {std::max<size_t>(size, 1), size > 0};
 }
 
 }  // namespace
@@ -60,11 +64,24 @@ bool IsUtf8(std::string_view text) {
     uint64_t eight;
     while (end - at >= 8 && (std::memcpy(&eight, at, 8), (eight & 0x8080808080808080u) == 0)) at += 8;
     if (at == end) break;
-    const size_t size = SequenceAt(at, end);
-    if (size == 0) return false;
-    at += size;
+    const Sequence one = SequenceAt(at, end);
+    if (!one.whole) return false;
+    at += one.bytes;
   }
   return true;
+}
+
+void AppendAsUtf8(std::string_view bytes, std::string* text) {
+  if (IsUtf8(bytes)) {
+    text->append(bytes);
+    return;
+  }
+  const auto* const data = reinterpret_cast<const uint8_t*>(bytes.data());
+  for (size_t at = 0; at < bytes.size();) {
+    const Sequence one = SequenceAt(data + at, data + bytes.size());
+    text->append(one.whole ? bytes.substr(at, one.bytes) : "\xEF\xBF\xBD");
+    at += one.bytes;
+  }
 }
 
 }  // namespace lz::tokenize

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 
@@ -12,8 +13,9 @@ torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
 from layerzero.errors import InvalidRequestError, NoKernelFoundError  # noqa: E402
+from layerzero.tokenizers import _find  # noqa: E402
 from small_tokenizer import TEXTS, build  # noqa: E402
-from vocabularies import R50K, sentencepiece_model, tiktoken_encoding, vocabulary  # noqa: E402
+from vocabularies import BUILDERS, R50K, sentencepiece_model, tiktoken_encoding, vocabulary  # noqa: E402
 
 
 def test_they_are_operations():
@@ -128,3 +130,68 @@ def test_a_tokenizer_of_another_model_has_reasons():
     identity = lz.register_tokenizer(tokenizers.Tokenizer.from_str(json.dumps(parts)))
     assert "wanted BPE, got WordLevel" in lz.tokenizer_kernels(identity)["ids"]
     assert lz.tokenize("hello", identity)["input_ids"] == [0]
+
+
+SPLIT = ["\u00e9\u65e5\u672c\U0001f469\u200d\U0001f680 x", "\u20ac\u20ac", "a"]
+
+
+def rows_of(tokenizer_id, vocab_size):
+    """Ids that begin or end inside characters, and ids in no order."""
+    source, rows = random.Random(5), []
+    for text in SPLIT:
+        ids = lz.tokenize(text, tokenizer_id)["input_ids"]
+        rows += [ids[a:b] for a in range(len(ids)) for b in range(a, len(ids) + 1)]
+    return rows + [[source.randrange(vocab_size) for _ in range(12)] for _ in range(200)]
+
+
+def tensors_of(rows, dtype):
+    ends = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
+    return torch.tensor([number for row in rows for number in row], dtype=dtype), ends
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("name", [*BUILDERS, "tiktoken", "sentencepiece"])
+def test_texts_of_any_ids_are_the_librarys_from_every_kernel(name, dtype):
+    """Byte for byte, also where ids are parts of characters: U+FFFD stands for what is none."""
+    others = {"tiktoken": lambda: tiktoken_encoding(R50K), "sentencepiece": sentencepiece_model}
+    identity = lz.register_tokenizer(others[name]() if name in others else vocabulary(name))
+    found = _find(identity)
+    rows = rows_of(identity, min(found.vocab_size, 600))
+    ids, starts = tensors_of(rows, dtype)
+    for skip in (True, False):
+        texts = found.wrapped.decode(rows, skip)
+        wanted = [text.encode() for text in texts]
+        assert lz.detokenize(rows, identity, skip_special_tokens=skip) == texts
+        arguments = {"tokenizer": found.number, "capacity": 40000, "skip_special_tokens": skip} | found.served("decode")
+        kernels = [
+            c.kernel_id for c in lz.explain("tokenize_decode", ids, starts, **arguments).candidates if c.admissible
+        ]
+        assert kernels
+        for kernel in kernels:
+            if kernel.startswith(("ref.", "torch.")):
+                continue
+            text, ends = lz.run("tokenize_decode", ids, starts, **arguments, kernel=kernel)
+            bounds = [0, *ends.tolist()]
+            got = [bytes(text[a:b].tolist()) for a, b in zip(bounds, bounds[1:], strict=False)]
+            assert got == wanted, kernel
+    assert any("\ufffd" in text for text in texts) or name.startswith("metaspace")  # which has no tokens of bytes
+
+
+@pytest.mark.parametrize("number", [-1, 2**32 + 1, 2**40])
+def test_an_id_that_no_library_takes_is_an_error_and_never_cut(number):
+    found = _find(lz.register_tokenizer(build()))
+    arguments = {"tokenizer": found.number, "capacity": 40} | found.served("decode")
+    with pytest.raises(lz.LayerZeroError):
+        lz.tokenize_decode(torch.tensor([5, number]), torch.tensor([0, 2]), **arguments)
+    with pytest.raises(lz.LayerZeroError):
+        found.decode([[5, number]], True)
+
+
+def test_an_id_that_is_no_token_is_what_it_is_to_the_library():
+    found = _find(lz.register_tokenizer(build()))
+    assert found.decode([[5, found.vocab_size + 7]], True) == found.wrapped.decode(
+        [[5]], True
+    )  # tokenizers leaves it out
+    found = _find(lz.register_tokenizer(tiktoken_encoding(R50K)))
+    with pytest.raises(InvalidRequestError, match="ids of this tokenizer's vocabulary"):
+        found.decode([[5, found.vocab_size + 7]], True)

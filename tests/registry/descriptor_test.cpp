@@ -364,6 +364,7 @@ TEST(Descriptor, RefusesAndSaysWhere) {
       {row({{"dtypes", nullptr}}), "ops.norm.rms[0].dtypes"},
       {row({{"dtypes", {"float33"}}}), "ops.norm.rms[0].dtypes"},
       {row({{"requires_layouts", json::array()}}), "ops.norm.rms[0].requires_layouts"},
+      {row({{"accepts", {""}}}), "ops.norm.rms[0].accepts: wanted a list of names"},
       {row({{"kernel_id", "nodots"}}), "ops.norm.rms[0].kernel_id"},
       {row({{"kernel_id", 3}}), "ops.norm.rms[0].kernel_id"},
       {row({{"min_sm", "80"}}), "[0].min_sm"},

@@ -42,7 +42,7 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kServed = std::to_array<Constraint>({
-    {.field = "bpe", .rel = Rel::kEq, .operand = 1, .code = ReasonCode::kTokenizerIdMismatch},
+    tokens::kServedByOwn,
     {.field = "bpe_lacks_offsets", .rel = Rel::kEq, .operand = 0, .code = ReasonCode::kOffsetsUnsupported},
 });
 constexpr std::array kFamily = {CpuSpec("bpe.tokenize.encode", &Launch,

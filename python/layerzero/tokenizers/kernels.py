@@ -5,7 +5,7 @@ from typing import Any
 
 from layerzero.errors import InvalidRequestError, KernelRefusedError
 from layerzero.tokenizers.byte_ids import byte_tokenizer
-from layerzero.tokenizers.libraries import Tokenizer
+from layerzero.tokenizers.libraries import Tokenizer, typed_errors
 from layerzero.tokenizers.registered import numbered
 
 
@@ -71,7 +71,8 @@ def decode(
     numbers = [number & 255 for number in ids.tolist()] if tokenizer == 0 else ids.tolist()
     bounds = _bounds(starts, len(numbers))
     rows = [numbers[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
-    texts = [text.encode(encoding) for text in wrapped.decode(rows, skip_special_tokens)]
+    with typed_errors("ids", "ids of this tokenizer's vocabulary", "pass ids that tokenize.encode returned"):
+        texts = [text.encode(encoding) for text in wrapped.decode(rows, skip_special_tokens)]
     out = torch.zeros(capacity, dtype=torch.uint8)
     data = b"".join(texts)[:capacity]
     out[: len(data)] = torch.tensor(list(data), dtype=torch.uint8)
