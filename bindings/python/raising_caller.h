@@ -12,7 +12,8 @@
 
 namespace lz::python {
 
-// The status of a function that has set a Python exception, which Raise leaves as it is: no other kernel answers for it.
+// The status of a function that has set a Python exception, which Raise leaves as it is: no other kernel answers for
+// it.
 inline Status PythonError() {
   return Status(LacksMemory() ? StatusCode::kOutOfMemory : StatusCode::kInternal, {.field = "a Python exception"});
 }
