@@ -12,8 +12,7 @@
 
 namespace lz::python {
 
-// The status of a function that has set a Python exception, which Raise leaves as it is: no other kernel answers for
-// it.
+// The status of a function that has set a Python exception, which Raise leaves as it is. No other kernel answers then.
 inline Status PythonError() {
   return Status(LacksMemory() ? StatusCode::kOutOfMemory : StatusCode::kInternal, {.field = "a Python exception"});
 }

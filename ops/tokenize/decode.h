@@ -25,7 +25,7 @@ inline constexpr Contract kContract = {
         "Text i is that of ids[s_i : s_(i+1)] with s = starts, limited to [0, num_ids] and not decreasing. text has "
         "the bytes of all texts, ends[i] the number of bytes of texts 0 to i, whether or not `capacity` has room for "
         "them; bytes that do not fit are left out. The texts are those of the library that the tokenizer was "
-        "registered with: each is UTF-8, in which U+FFFD stands for bytes of the ids that are no character, for "
+        "registered with: each is UTF-8, in which U+FFFD represents bytes of the ids that are no character, for "
         "instance where ids begin or end inside one. Byte-level tokenizers write one U+FFFD for each beginning of a "
         "character that does not go on, those of byte fallback one for each byte. An id that is no token has no text "
         "where the library leaves it out (tokenizers), else the call fails. Of tokenizer 0 the byte of an id is its "

@@ -35,8 +35,7 @@ class LZ_OWN Tokenizer {
   // Whether Encode has the ids of a text of UTF-8: of one that no normalizer may change in a way that is not computed.
   bool Serves(std::string_view text) const;
   // Appends the text of ids, which is UTF-8: U+FFFD for bytes that are no character. Left out are ids that are no
-  // tokens, and with `skip_specials` special tokens. False, with nothing appended, for an id with which the library
-  // fails.
+  // tokens, and with `skip_specials` special tokens. False, with nothing appended, for an id that the library refuses.
   bool Decode(std::span<const int64_t> ids, bool skip_specials, std::string* text) const;
 
   size_t num_ids() const { return spec_.tokens.size(); }

@@ -52,7 +52,7 @@ inline Code CodeAt(const char* at) {
 }
 // Whether the text is UTF-8: no surrogates, no overlong forms, nothing above U+10FFFF.
 bool IsUtf8(std::string_view text);
-// Appends bytes as UTF-8: U+FFFD stands for each longest beginning of a character that does not go on, and for each
+// Appends bytes as UTF-8: U+FFFD represents each longest beginning of a character that does not go on, and each
 // other byte that begins none (Unicode 16.0, section 3.9).
 void AppendAsUtf8(std::string_view bytes, std::string* text);
 
