@@ -89,3 +89,61 @@ def test_inside_a_capture_the_tables_must_be_up_to_date():
     manager.append(handle)
     with pytest.raises(lz.CudaGraphUnsafeError, match="before the capture"), torch.cuda.graph(torch.cuda.CUDAGraph()):
         manager.get_attention_input(handle)
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float8_e4m3fn])
+def test_a_captured_step_follows_block_tables(stored):
+    """As engines hold them: one table of the widest size, whose rows change with every step; sequences come and go."""
+    torch.manual_seed(0)
+    page, width, heads = 16, 12, 8
+    manager = lz.KVCacheManager("paged", num_blocks=64, block_size=page)
+    scale = torch.full((1,), 0.5, device="cuda")
+    scales = {"k_scale": scale, "v_scale": scale} if stored == torch.float8_e4m3fn else {}
+    manager.allocate_storage(num_kv_heads=HEADS, head_dim=DIM, dtype=stored, device="cuda", **scales)
+    keys, values = manager.storage(0)
+    tables = torch.zeros(3, width, device="cuda", dtype=torch.int32)
+    lengths, slots = torch.ones(3, device="cuda", dtype=torch.int32), torch.full((3,), -1, device="cuda")
+    query = torch.zeros(3, 1, heads, DIM, device="cuda", dtype=torch.bfloat16)
+    key, value = (torch.zeros(3, HEADS, DIM, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+
+    def step():
+        lz.kv_append_paged(keys, values, key, value, slots, layout="NHD", **scales)
+        return lz.paged_attention(query, keys, values, tables, lengths, **scales)
+
+    def fill(handles):
+        """The engine's host: tables, lengths and slots of a step."""
+        x = manager.get_attention_input(handles)
+        tables.zero_()
+        tables[:, : x.block_tables.shape[1]].copy_(x.block_tables)
+        lengths.copy_(x.context_lens)
+        slots.copy_(torch.cat([manager.slots(h, manager.length(h) - 1) for h in handles]))
+
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step()
+    handles = [manager.allocate(i, n) for i, n in enumerate((1, 15, 150))]
+    for handle in handles:
+        manager.write(handle, *torch.randn(2, manager.length(handle), HEADS, DIM, device="cuda", dtype=torch.bfloat16))
+    for number in range(40):
+        if number == 20:  # another sequence in the place of one that has ended
+            manager.free(handles[1])
+            handles[1] = manager.allocate(9, 33)
+            new = torch.randn(2, 33, HEADS, DIM, device="cuda", dtype=torch.bfloat16)
+            manager.write(handles[1], *new)
+        for handle in handles:
+            manager.append(handle)
+        fill(handles)
+        for t in (query, key, value):
+            t.normal_()
+        graph.replay()
+        got = out.clone()
+        torch.testing.assert_close(got, step(), rtol=2e-2, atol=2e-2)  # outside of the graph, from the same tables
+        units = 0.5 if scales else 1.0
+        for i, handle in enumerate(handles):
+            rows = manager.slots(handle)
+            k, v = (t.flatten(0, 1)[rows.to(t.device)].float() * units for t in (keys, values))
+            k, v = (t.repeat_interleave(heads // HEADS, 1).transpose(0, 1) for t in (k, v))
+            want = F.scaled_dot_product_attention(query[i].transpose(0, 1).float(), k, v).transpose(0, 1)
+            torch.testing.assert_close(got[i].float(), want, rtol=3e-2, atol=3e-2)

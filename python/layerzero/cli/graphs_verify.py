@@ -20,7 +20,7 @@ def command(
 ) -> None:
     """Proves by capture and replay which kernels are safe in CUDA graphs on this device, and keeps what it finds.
 
-    graph_strict_mode uses kernels with a proof alone. The calls are those of bench/ops/cuda.
+    graph_strict_mode uses kernels with a proof alone. References that cannot be captured are no failures. The calls are those of bench/ops/cuda.
     """
     for name in operations.split(",") if operations else ():
         known_name("--operations", "a known operation", name.strip(), operation_names(), "see `layerzero list`")
@@ -40,8 +40,14 @@ def command(
         for case in calls:
             found += _verified(case, device)
             step()
-    failed = sum(proof["verdict"] in ("failed_before_write", "wrong") for proof in found)
+    failed = sum(map(_counts, found))
     finish({"device": device, "proofs": found, "failed": failed, "ok": failed == 0}, json, _print)
+
+
+def _counts(proof: dict[str, Any]) -> bool:
+    """A reference of torch may wait for the device, so that no capture takes it: only a wrong replay is a failure of it."""
+    is_reference = proof["kernel_id"].startswith("torch.ref.")
+    return proof["verdict"] == "wrong" or (proof["verdict"] == "failed_before_write" and not is_reference)
 
 
 def _kind(case: Any) -> tuple[Any, ...]:
