@@ -27,8 +27,9 @@ class Builder : public nlohmann::json_sax<json> {
   bool end_object() override { return Close(); }
   bool end_array() override { return Close(); }
   bool key(string_t& name) override {
-    if (open_.back()->find(name) != open_.back()->end()) return Fail("each key once", "\"" + name + "\" twice");
-    key_ = std::move(name);
+    const auto [slot, is_new] = open_.back()->emplace(std::move(name), nullptr);
+    if (!is_new) return Fail("each key once", "\"" + slot.key() + "\" twice");
+    slot_ = &*slot;
     return true;
   }
   bool parse_error(size_t position, const std::string& token, const json::exception&) override {
@@ -58,9 +59,8 @@ class Builder : public nlohmann::json_sax<json> {
       parent.push_back(std::forward<T>(value));
       return &parent.back();
     }
-    json& slot = parent[key_];
-    slot = std::forward<T>(value);
-    return &slot;
+    *slot_ = std::forward<T>(value);
+    return slot_;
   }
   // The address stays valid while the container is open: its siblings are added to another container only.
   bool Open(json container) {
@@ -85,7 +85,7 @@ class Builder : public nlohmann::json_sax<json> {
   const JsonLimits& limits_;
   json root_;
   std::vector<json*> open_;
-  std::string key_;
+  json* slot_ = nullptr;  // of the last key
   size_t num_values_ = 0;
   size_t position_ = 0;  // 0: unknown
   std::string wanted_, got_;

@@ -14,59 +14,71 @@ namespace {
 using nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-Status Bad(const std::string& field, std::string wanted, std::string got) {
-  return {StatusCode::kConfig, {field, std::move(wanted), std::move(got), "see schemas/records.schema.json"}};
+// `field`: within what is read, since most of what is read is valid: ".axes.b" of a record, "" for the whole.
+Status Bad(std::string field, std::string wanted, std::string got) {
+  return {StatusCode::kConfig,
+          {std::move(field), std::move(wanted), std::move(got), "see schemas/records.schema.json"}};
+}
+Status BadColumn(std::string_view column, std::string wanted, const json& got) {
+  return Bad("." + std::string(column), std::move(wanted), JsonText(got));
+}
+Status Within(const std::string& field, const Status& status) {
+  ErrorParts parts = status.parts();
+  parts.field.insert(0, field);
+  return {status.code(), std::move(parts)};
 }
 
-Status Read(const std::string& field, const json& value, const Limits& limits, std::string* out) {
+Status Read(std::string_view column, const json& value, const Limits& limits, std::string* out) {
   const auto* text = value.get_ptr<const std::string*>();
   if (!limits.choices.empty() && !(text && IsChoice(limits.choices, *text))) {
-    return Bad(field, "one of " + std::string(limits.choices), JsonText(value));
+    return BadColumn(column, "one of " + std::string(limits.choices), value);
   }
   if (!text || text->empty() || text->size() > kMaxText) {
-    return Bad(field, "a text of 1 to " + std::to_string(kMaxText) + " bytes", JsonText(value));
+    return BadColumn(column, "a text of 1 to " + std::to_string(kMaxText) + " bytes", value);
   }
-  if (limits.fits && !limits.fits(*text)) return Bad(field, std::string(limits.form), JsonText(value));
+  if (limits.fits && !limits.fits(*text)) return BadColumn(column, std::string(limits.form), value);
   *out = *text;
   return {};
 }
-Status Read(const std::string& field, const json& value, const Limits&, bool* out) {
-  if (!value.is_boolean()) return Bad(field, "true or false", JsonText(value));
+Status Read(std::string_view column, const json& value, const Limits&, bool* out) {
+  if (!value.is_boolean()) return BadColumn(column, "true or false", value);
   *out = value.get<bool>();
   return {};
 }
-Status Read(const std::string& field, const json& value, const Limits& limits, int64_t* out) {
+Status Read(std::string_view column, const json& value, const Limits& limits, int64_t* out) {
   const int64_t least = int64_t(limits.least);
   const bool whole = value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t(kMaxNumber);
   if (!whole || value.get<int64_t>() < least) {
-    return Bad(field, "a whole number from " + std::to_string(least) + " to 2^53", JsonText(value));
+    return BadColumn(column, "a whole number from " + std::to_string(least) + " to 2^53", value);
   }
   *out = value.get<int64_t>();
   return {};
 }
-Status Read(const std::string& field, const json& value, const Limits& limits, double* out) {
+Status Read(std::string_view column, const json& value, const Limits& limits, double* out) {
   const double number = value.is_number() ? value.get<double>() : -1;
   if (!(number >= limits.least) || !std::isfinite(number)) {
-    return Bad(field, limits.least > 0 ? "a finite number above 0" : "a finite number from 0 on", JsonText(value));
+    return BadColumn(column, limits.least > 0 ? "a finite number above 0" : "a finite number from 0 on", value);
   }
   *out = number;
   return {};
 }
 template <class T>
-Status Read(const std::string& field, const json& value, const Limits&, std::map<std::string, T>* out) {
+Status Read(std::string_view column, const json& value, const Limits&, std::map<std::string, T>* out) {
   if (!value.is_object() || value.size() > kMaxNames) {
-    return Bad(field, "an object of at most " + std::to_string(kMaxNames) + " names", JsonText(value));
+    return BadColumn(column, "an object of at most " + std::to_string(kMaxNames) + " names", value);
   }
   for (const auto& [name, one] : value.items()) {
-    if (name.empty() || name.size() > kMaxText) return Bad(field, "names of parameters or axes", "\"" + name + "\"");
-    LZ_RETURN_IF_ERROR(Read(field + "." + name, one, Limits{}, &(*out)[name]));
+    if (name.empty() || name.size() > kMaxText) return BadColumn(column, "names of parameters or axes", name);
+    if (Status status = Read(name, one, Limits{}, &(*out)[name]); !status.ok()) {
+      return Within("." + std::string(column), status);
+    }
   }
   return {};
 }
 template <class T>
-Status Read(const std::string& field, const json& value, const Limits& limits, std::optional<T>* out) {
+Status Read(std::string_view column, const json& value, const Limits& limits, std::optional<T>* out) {
   if (value.is_null()) return {};
-  return Read(field, value, limits, &out->emplace());
+  return Read(column, value, limits, &out->emplace());
 }
 
 template <class T>
@@ -78,29 +90,34 @@ OrderedJson ToJson(const std::optional<T>& value) {
   return value ? OrderedJson(*value) : OrderedJson(nullptr);
 }
 
-Result<Record> ReadRecord(const std::string& field, const json& document) {
-  if (!document.is_object()) return Bad(field, "an object", JsonText(document));
+Status NameUnknown(const Record& record, const json& document) {
+  std::set<std::string_view> known;
+  Columns(record, [&](std::string_view name, const auto&, const Limits&) { known.insert(name); });
+  for (const auto& [name, value] : document.items()) {
+    if (!known.contains(name)) return Bad("." + name, "a column of the schema", "another key");
+  }
+  return {};
+}
+
+Result<Record> ReadRecord(const json& document) {
+  if (!document.is_object()) return Bad("", "an object", JsonText(document));
   Record record;
   Status status;
-  std::set<std::string_view> known;
+  size_t read = 0;
   Columns(record, [&](std::string_view name, auto& member, const Limits& limits) {
-    known.insert(name);
     if (!status.ok()) return;
     const auto it = document.find(name);
-    const std::string path = field + "." + std::string(name);
     if (it != document.end()) {
-      status = Read(path, *it, limits, &member);
+      ++read;
+      status = Read(name, *it, limits, &member);
     } else if (!limits.optional) {
-      status = Bad(path, "a value", "nothing");
+      status = Bad("." + std::string(name), "a value", "nothing");
     }
   });
   if (!status.ok()) return status;
-  for (const auto& [name, value] : document.items()) {
-    if (!known.contains(name)) return Bad(field + "." + name, "a column of the schema", "another key");
-  }
+  if (read != document.size()) return NameUnknown(record, document);
   if (record.p95_us < record.median_us) {
-    return Bad(field + ".p95_us", "at least median_us, " + std::to_string(record.median_us),
-               std::to_string(record.p95_us));
+    return Bad(".p95_us", "at least median_us, " + std::to_string(record.median_us), std::to_string(record.p95_us));
   }
   return record;
 }
@@ -116,18 +133,19 @@ Result<std::vector<Record>> ReadRecords(std::string_view text, std::string_view 
   for (const auto& [name, value] : document->items()) {
     if (name != "schema_version" && name != "records") return Bad(file + ": " + name, "no such key", JsonText(value));
   }
-  const json version = document->value("schema_version", json());
+  const json version = document->value("schema_version", json()), none;
   if (version != "1.0") return Bad(file + ": schema_version", "\"1.0\"", JsonText(version));
-  const json rows = document->value("records", json());
+  const auto found = document->find("records");
+  const json& rows = found == document->end() ? none : *found;  // no copy: it may have 100,000 values
   if (!rows.is_array()) return Bad(file + ": records", "an array", JsonText(rows));
   std::vector<Record> records;
   std::map<std::string, size_t> seen;
+  const auto field = [&](size_t i) { return file + ": records[" + std::to_string(i) + "]"; };
   for (size_t i = 0; i < rows.size(); ++i) {
-    const std::string field = file + ": records[" + std::to_string(i) + "]";
-    auto record = ReadRecord(field, rows[i]);
-    if (!record.ok()) return record.TakeStatus();
+    auto record = ReadRecord(rows[i]);
+    if (!record.ok()) return Within(field(i), record.status());
     const auto [first, is_new] = seen.emplace(KeyOf(*record), i);
-    if (!is_new) return Bad(field, "one record of a key", "that of records[" + std::to_string(first->second) + "]");
+    if (!is_new) return Bad(field(i), "one record of a key", "that of records[" + std::to_string(first->second) + "]");
     records.push_back(std::move(*record));
   }
   return records;
