@@ -6,12 +6,14 @@ Each tuning has a database of its own. It agrees with the others on a call if it
 if that kernel's interval of the median overlaps its winner's: a tie. The twins are kernels of norm.rms, one as slow as the
 default and one 3 % slower, tuned --twins times. A warm start is what a process does that finds the database: it reads the records
 of the machine and those that the library carries, and selects for each of the calls once. Most of it is the reading, which does not
-grow with the calls; so the ratio does. Exit code 1: the tunings agree on less than 99 % of the calls, a twin was chosen, or a warm
+grow with the calls; so the ratio does. Shares of the tunings can run at once, each on cores of its own and with --save; then
+`--tunings 0 --add one.json two.json` judges them together. Exit code 1: the tunings agree on less than 99 % of the calls, a twin was chosen, or a warm
 start is not 1,000 times faster.
 """
 
 import argparse
 import collections
+import json
 import os
 import pathlib
 import sys
@@ -109,21 +111,38 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=20, help="rounds of the finals")
     parser.add_argument("--every", type=int, default=1, help="each N-th shipped case alone")
     parser.add_argument("--json", type=pathlib.Path, help="write the result to this file")
+    parser.add_argument(
+        "--save", type=pathlib.Path, help="write the tunings to this file, after each, and judge nothing"
+    )
+    parser.add_argument("--add", type=pathlib.Path, nargs="+", default=[], help="judge the tunings in these files too")
     given = parser.parse_args()
     start = time.monotonic()
     cases = all_cases()[:: given.every]
     calls = Workload([Entry(c.operation, c.line, drawn=True) for c in cases])
-    runs = []
+    device = _layerzero.device_id("cpu")
+    runs, warm = [], None
+    for path in given.add:
+        share = json.loads(path.read_text())
+        if share["device_id"] != device:
+            parser.error(f"{path} is of {share['device_id']}, this is {device}")
+        runs += share["runs"]
+        warm = min(filter(None, (warm, share["warm_start"])), key=lambda one: one["warm_s"])
     for number in range(given.tunings):
         results, warm = tuned(calls, samples=given.samples, caches=["warm"])
         runs.append(results)
         print(f"tuning {number + 1}, {time.monotonic() - start:.0f} s", file=sys.stderr)
+        if given.save:
+            given.save.write_text(json.dumps({"device_id": device, "runs": runs, "warm_start": warm}))
+    if given.save:
+        return 0
+    if not runs:
+        parser.error("no tunings: neither --tunings nor --add")
     result = {
-        "device_id": _layerzero.device_id("cpu"),
+        "device_id": device,
         "layerzero": _layerzero.build_id()[1],
         "torch": torch.__version__,
         "samples": given.samples,
-        "tunings": given.tunings,
+        "tunings": len(runs),
         "load_average": os.getloadavg(),
         **agreement(runs),
         "warm_start": warm,
