@@ -14,6 +14,7 @@ import argparse
 import base64
 import importlib.util
 import json
+import math
 import os
 import random
 import sys
@@ -110,11 +111,12 @@ def candidates():
     yield "trained: sentencepiece", sentencepiece_model()
 
 
-def compare(own, wrapped, count):
-    """Returns how many texts were compared, left to the library, and had other ids."""
+def compare(own, wrapped, count, seconds):
+    """Returns how many texts were compared, left to the library, and had other ids; begins no texts after `seconds`."""
+    end = time.monotonic() + seconds
     added = added_tokens(wrapped.identified) if wrapped.name == "tokenizers" else []
     source, compared, left, different = random.Random(11), 0, 0, 0
-    while compared + left < count:
+    while compared + left < count and time.monotonic() < end:
         texts = [random_text(source, added) for _ in range(min(2000, count - compared - left))]
         ids, _ = own.encode(texts, False, True)
         wanted, _ = wrapped.encode(texts, False, True)
@@ -163,6 +165,7 @@ def measure(tokenizer, pieces, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", type=int, default=1_000_000, help="random texts for each vocabulary")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="no texts of a vocabulary are begun later")
     parser.add_argument("--only", default="", help="only vocabularies whose name has this in it")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the throughput; 0: compare ids alone")
     arguments = parser.parse_args()
@@ -177,7 +180,7 @@ def main():
         except lz.LayerZeroError as error:
             rows.append(row | {"refused": str(error)})
             continue
-        row |= compare(own, wrapped, arguments.texts)
+        row |= compare(own, wrapped, arguments.texts, arguments.seconds)
         if arguments.rounds:
             row["megabytes_per_s"] = speed = measure(tokenizer, pieces, arguments.rounds)
             row["ratio"] = {name: round(speed[name] / speed["library"], 2) for name in speed if name != "library"}
