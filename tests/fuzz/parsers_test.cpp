@@ -339,7 +339,7 @@ TEST(Parsers, Tokenizer) {
     }
     for (int32_t id : ids) EXPECT_LT(size_t(id), (*made)->num_ids());
     std::string decoded;
-    (*made)->Decode(ids, true, &decoded);
+    (*made)->Decode(std::vector<int64_t>(ids.begin(), ids.end()), true, &decoded);
     return Status();
   });
 }
