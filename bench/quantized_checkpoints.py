@@ -4,6 +4,9 @@ python bench/quantized_checkpoints.py | python scripts/stamp_result.py > bench/r
 
 Layers of GPTQ and AWQ are those of tests/python/support/packed_layers.py, whose plain arithmetic is no fair opponent: of
 them only the time of LayerZero is kept. torchao is measured where it is installed.
+
+Speeds are of the least times: a call of two threads waits for a processor where other processes want them all, which only adds
+time. GPTQ's and AWQ's layers have one layout and one kernel; where their times differ, that is such waiting.
 """
 
 import json
@@ -18,7 +21,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/python/support"))
 from packed_layers import AWQLinear, GPTQLinear  # noqa: E402
 
-SIZE, ROUNDS = 2048, 15
+SIZE, ROUNDS = 2048, 31
 
 
 def layers():
@@ -35,13 +38,17 @@ def layers():
         yield f"torchao {config.__name__.removesuffix('Config')}", holder[0], True
 
 
-def median_us(call, rows):
-    times = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        call(rows)
-        times.append(time.perf_counter() - start)
-    return statistics.median(times) * 1e6
+def times_us(calls, rows):
+    """The median and the least time of each call, by name; each round has all of them in turn."""
+    times = {name: [] for name in calls}
+    for turn in range(ROUNDS + 1):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call(rows)
+            if turn:  # the first one packs and compiles
+                times[name].append(time.perf_counter() - start)
+    found = {f"{name}_us": statistics.median(each) * 1e6 for name, each in times.items()}
+    return found | {f"{name}_least_us": min(each) * 1e6 for name, each in times.items()}
 
 
 def main():
@@ -53,16 +60,14 @@ def main():
             assert "layer" not in report.left, report
             for count in (1, 64):
                 rows = torch.randn(count, SIZE)
-                own = (lambda x, layer=layer: type(layer).forward(layer, x)) if is_real else None
-                one = {"layerzero_us": median_us(layer, rows), "float32_us": median_us(plain, rows)}
-                if own is not None:
-                    own(rows)
-                    one["own_us"] = median_us(own, rows)
-                found.setdefault(name, {})[str(count)] = one
+                calls = {"layerzero": layer, "float32": plain}
+                if is_real:
+                    calls["own"] = lambda x, layer=layer: type(layer).forward(layer, x)
+                found.setdefault(name, {})[str(count)] = times_us(calls, rows)
     speeds = [
-        f"{name}, rows {count}: {each['own_us'] / each['layerzero_us']:.2f} of its own"
+        f"{name}, rows {count}: {each['own_least_us'] / each['layerzero_least_us']:.2f} of its own"
         if "own_us" in each
-        else f"{name}, rows {count}: {each['float32_us'] / each['layerzero_us']:.2f} of float32"
+        else f"{name}, rows {count}: {each['float32_least_us'] / each['layerzero_least_us']:.2f} of float32"
         for name, counts in found.items()
         for count, each in counts.items()
     ]

@@ -198,7 +198,7 @@ FLOORS = (
     ("run",),
     ("recognise",),
     ("accuracy", "block_forwards", "parts", "quantized"),
-    ("compiled", "kernelize", "__init__"),
+    ("compiled", "kernelize", "serve", "__init__"),
 )
 
 

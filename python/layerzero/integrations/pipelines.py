@@ -47,7 +47,7 @@ def _change(module: ModuleType, kind: str, method: str, models_of: Callable[[Any
     def build(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = own(self, *args, **kwargs)
         for model in models_of(self, kwargs):
-            _kernelize(model)
+            kernelize_or_warn(model, "of a pipeline")
         return result
 
     setattr(build, _OWN, own)
@@ -65,10 +65,11 @@ _CHANGES = {
 }
 
 
-def _kernelize(model: Any) -> None:
+def kernelize_or_warn(model: Any, whose: str) -> None:
+    """Kernelizes what has modules; a model for which that raises stays as it is, with a warning."""
     if not hasattr(model, "named_modules"):  # a tokenizer, a scheduler
         return
     try:
         kernelize(model, quiet=True)
-    except Exception as error:  # of code that nobody knows: the pipeline has to be built
-        warnings.warn(f"layerzero: {type(model).__name__} of a pipeline stays as it is: {error}", stacklevel=4)
+    except Exception as error:  # of code that nobody knows: whoever needs the model has to get it
+        warnings.warn(f"layerzero: {type(model).__name__} {whose} stays as it is: {error}", stacklevel=4)
