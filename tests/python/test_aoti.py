@@ -1,10 +1,18 @@
-"""Models that call torch.ops.layerzero.* through torch.export, and as AOTInductor packages in Python."""
+"""Models that call torch.ops.layerzero.* through torch.export, and as AOTInductor packages in Python and in C++."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
+from layerzero.torch.operators import LIBRARY  # noqa: E402
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/aoti"
 
 
 class Block(torch.nn.Module):
@@ -58,3 +66,39 @@ def test_a_package_runs_in_python(package):
     x, block = torch.randn(5, 64), Block().eval()
     with torch.no_grad():
         torch.testing.assert_close(torch._inductor.aoti_load_package(package)(x), block(x))
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    if not shutil.which("cmake"):
+        pytest.skip("no cmake to build examples/aoti with")
+    folder = tmp_path_factory.mktemp("program")
+    torch_is = f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}"
+    subprocess.run(["cmake", "-S", EXAMPLE, "-B", folder, torch_is, "-DCMAKE_BUILD_TYPE=Release"], check=True)
+    subprocess.run(["cmake", "--build", folder], check=True)
+    return folder / "aoti_example"
+
+
+def run(program, library, package):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LAYERZERO"))}
+    command = [program, library, package, "5", "64"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.full
+def test_a_package_runs_in_a_program_without_python(package, program):
+    done = run(program, LIBRARY.resolve(), package)
+    assert done.returncode == 0, done.stderr
+    with torch.no_grad():
+        wanted = Block().eval()(torch.ones(5, 64)).sum().item()
+    assert float(done.stdout.split()[0]) == pytest.approx(wanted, rel=1e-5)
+    loaded = subprocess.run(["ldd", program, LIBRARY.resolve()], capture_output=True, text=True, check=True).stdout
+    assert "libtorch_cpu.so" in loaded
+    assert "libpython" not in loaded
+
+
+@pytest.mark.full
+def test_the_program_says_which_library_has_no_operators(package, program):
+    done = run(program, LIBRARY.resolve().with_name("liblayerzero.so"), package)
+    assert done.returncode == 1
+    assert "no layerzero_torch_register" in done.stderr
