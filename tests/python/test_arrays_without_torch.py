@@ -24,7 +24,10 @@ want = x / np.sqrt((x.astype("f8") ** 2).mean(-1, keepdims=True) + 1e-6)
 
 def run(code):
     environment = os.environ | {"PYTHONPATH": str(Path(lz.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", BLOCKED + code], env=environment, capture_output=True, text=True)
+    before = f"SUPPORT = {str(Path(__file__).parent / 'support')!r}"
+    done = subprocess.run(
+        [sys.executable, "-c", before + BLOCKED + code], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -80,6 +83,20 @@ for call, kind, said in (
         assert isinstance(error, kind) and said in str(error), (type(error), str(error))
     else:
         raise AssertionError(said)
+
+# Arrays of DLPack alone, as CuPy's are.
+sys.path.append(SUPPORT)
+import array_stand_in as cupy
+got = lz.rms_norm(cupy.array(x))
+assert type(got) is cupy.ndarray
+np.testing.assert_allclose(cupy.asnumpy(got), want, rtol=1e-5, atol=1e-6)
+tables = cupy.array(np.zeros((2, 3), "i4"))
+try:
+    lz.kv_block_table_update(tables, cupy.array(np.array([[1, 2, 7]], "i4")))
+except lz.WrongTypeError as error:
+    assert "a NumPy array to write into" in str(error) and not cupy.asnumpy(tables).any(), error
+else:
+    raise AssertionError("nobody sees what was written")
 
 # In place, and numbers that are drawn.
 tables = np.zeros((2, 3), "i4")

@@ -1,5 +1,6 @@
 """Arrays of other libraries where torch is not installed: calls on host memory through the C ABI, with NumPy's arrays between."""
 
+import contextlib
 import ctypes
 import functools
 import pathlib
@@ -202,7 +203,7 @@ def _as_numpy(field: str, array: Any) -> Any:
     numpy = sys.modules["numpy"]
     if hasattr(array, "mask"):
         raise WrongTypeError(field, TENSOR_WANTED, "a masked array, whose mask would be lost", "call .filled()")
-    found = array if isinstance(array, numpy.ndarray) else numpy.asarray(array)
+    found = array if isinstance(array, numpy.ndarray) else _viewed(numpy, array)
     if found.dtype.name not in _DTYPES or not found.dtype.isnative:
         got = f"{type(array).__name__} of {found.dtype.str if found.dtype.name in _DTYPES else found.dtype.name}"
         raise WrongTypeError(field, f"an array of {', '.join(_DTYPES)}", got, "convert it")
@@ -210,6 +211,14 @@ def _as_numpy(field: str, array: Any) -> Any:
     if any(stride < 0 or stride % size for stride in found.strides):
         return found.copy()
     return found
+
+
+def _viewed(numpy: Any, array: Any) -> Any:
+    """An array of another library over its memory. CuPy's refuse to become NumPy's silently, and exchange by DLPack."""
+    if hasattr(array, "__array__"):
+        with contextlib.suppress(TypeError):
+            return numpy.asarray(array)
+    return numpy.from_dlpack(array)
 
 
 def _tensor(array: Any, keep: list[Any]) -> _Tensor:
@@ -286,4 +295,6 @@ def _numpy_dtype(name: str) -> Any:
 def _as_kind_of(like: Any, result: Any) -> Any:
     if isinstance(like, sys.modules["numpy"].ndarray):
         return result
-    return like.__array_namespace__().asarray(result)
+    if hasattr(like, "__array_namespace__"):
+        return like.__array_namespace__().asarray(result)
+    return sys.modules[type(like).__module__.partition(".")[0]].from_dlpack(result)  # CuPy
