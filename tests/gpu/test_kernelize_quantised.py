@@ -30,6 +30,7 @@ DTYPES = [torch.bfloat16, torch.float16]
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
 def test_products_of_few_and_many_rows(kind, dtype):
     layer = kind(torch.nn.Linear(512, 384).to(dtype)).to("cuda")
     own = layer.dequantised()

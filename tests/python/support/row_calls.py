@@ -6,7 +6,7 @@ Each is compared with the operation's reference, elementwise or, for products, r
 import torch
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
-BF16, F32 = torch.bfloat16, torch.float32
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 FP8 = torch.float8_e4m3fn
 
 
@@ -120,13 +120,25 @@ def _sequences():
         yield "gated_delta_rule", "torch.gated_delta_rule", given
 
 
-def _products():
-    for dtype in (F32, BF16):
+def _quantised_products():
+    for dtype, kind in ((F32, ""), (BF16, ""), (F16, ".cuda")):
         x, bias = _normal(37, 128, dtype=dtype), _normal(64, dtype=dtype)
         for format, options in (("int8", {"axis": 0}), ("int4", {"group_size": 32}), ("mxfp4", {}), ("fp8_e4m3", {})):
             weight, scale = _quantised(format, 64, 128, **options)
             given = dict(input=x, weight=weight, weight_scale=scale, format=format, bias=bias)
-            yield "linear_quantized", "torch.linear_quantized", given
+            yield "linear_quantized", f"torch.linear_quantized{kind}", given
+        blocks = torch.randint(0, 256, (64, 4, 34), dtype=torch.uint8)
+        blocks[..., :2] = torch.tensor([0.01], dtype=F16).view(torch.uint8)  # q8_0: the scale, then 32 codes
+        yield (
+            "linear_gguf",
+            f"torch.linear_gguf{kind}",
+            dict(input=x, weight=blocks.flatten(1), format="q8_0", bias=bias),
+        )
+
+
+def _products():
+    for dtype in (F32, BF16):
+        x = _normal(37, 128, dtype=dtype)
         gate, up, down = (_normal(*shape, dtype=dtype, factor=0.1) for shape in ((96, 128), (96, 128), (64, 96)))
         given = dict(input=x, gate_weight=gate, up_weight=up, down_weight=down)
         yield "fused_mlp", "torch.fused_mlp", given | {"activation": "silu"}
@@ -153,13 +165,13 @@ def _products():
         yield "moe_route", "torch.moe_route", given | grouped | {"bias": torch.randn(64)}
 
 
-BY_ROW = ("linear_quantized", "fused_mlp", "head_linear", "grouped_gemm", "fused_moe", "causal_conv1d")
+BY_ROW = ("linear_quantized", "linear_gguf", "fused_mlp", "head_linear", "grouped_gemm", "fused_moe", "causal_conv1d")
 EXACT = ("quantize", "quantize_asymmetric", "quantize_nvfp4", "dequantize", "convert", "reduce_tree")
 
 
 def calls():
     torch.manual_seed(0)
-    for make in (_quantize, _norms, _elementwise, _caches, _sequences, _products):
+    for make in (_quantize, _norms, _elementwise, _caches, _sequences, _quantised_products, _products):
         yield from make()
 
 
