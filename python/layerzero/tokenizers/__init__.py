@@ -117,6 +117,8 @@ def tokenize(
     """
     tokenizer = _find(tokenizer_id)
     single = isinstance(texts, str)
+    if single and cache is not None and not return_offsets:
+        return {"input_ids": cache.encode(tokenizer, [texts], add_special_tokens)[0]}
     batch: list[str] = [texts] if isinstance(texts, str) else list(texts)
     for index, text in enumerate(batch):
         if not isinstance(text, str):

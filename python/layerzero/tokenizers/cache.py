@@ -44,6 +44,7 @@ class TokenCache:
         self.model_id, self.max_bytes = model_id, max_bytes
         self._lock = threading.Lock()
         self._entries: OrderedDict[tuple[str, bool, str], _Entry] = OrderedDict()
+        self._settings: tuple[Any, str, str, tuple[int, int, int]] = (None, "", "", (0, 0, 0))  # see _settings_of
         self._stats = {"hits": 0, "misses": 0, "validated": 0, "mismatches": 0, "evicted": 0, "bytes": 0}
 
     def stats(self) -> dict[str, int]:
@@ -64,20 +65,25 @@ class TokenCache:
 
     def encode(self, tokenizer: Any, texts: list[str], specials: bool) -> list[list[int]]:
         """Returns the ids of texts; `tokenizer` has `identity` and `encode(texts, offsets, specials)`."""
-        space, rates = self.namespace(tokenizer.identity), self._rates()
+        space, rates = self._settings_of(tokenizer.identity)
+        entries, stats = self._entries, self._stats
         found: list[list[int] | None] = []
         asked: dict[int, tuple[int, ...] | None] = {}  # index -> the ids that a checked hit had
         with self._lock:
             for index, text in enumerate(texts):
-                entry = self._entries.get((space, specials, text))
-                found.append(list(entry.ids) if entry else None)
+                key = (space, specials, text)
+                entry = entries.get(key)
                 if entry is None:
-                    self._stats["misses"] += 1
+                    stats["misses"] += 1
                     asked[index] = None
+                    found.append(None)
                     continue
-                self._entries.move_to_end((space, specials, text))
-                self._stats["hits"] += 1
-                if self._is_checked(entry, rates):
+                found.append(list(entry.ids))
+                entries.move_to_end(key)
+                stats["hits"] += 1
+                hits = entry.hits = entry.hits + 1
+                every = rates[0 if hits <= _FIRST else 1 if hits <= _FIRST + _NEXT else 2]
+                if every > 0 and hits % every == 0:
                     asked[index] = entry.ids
         if asked:
             answers = tokenizer.encode([texts[index] for index in asked], False, specials)
@@ -86,19 +92,15 @@ class TokenCache:
                 self._answered((space, specials, texts[index]), kept, ids)
         return found  # type: ignore[return-value]  # no text is without ids
 
-    @staticmethod
-    def _rates() -> tuple[int, int, int]:
+    def _settings_of(self, identity: str) -> tuple[str, tuple[int, int, int]]:
+        """Returns the namespace of a tokenizer and of how many hits one is compared, as the rules in force say."""
         rules = token_cache_rules()
-        return (
-            _every(rules.validation_rate_initial),
-            _every(rules.validation_rate_warmup),
-            _every(rules.validation_rate_stable),
-        )
-
-    def _is_checked(self, entry: _Entry, rates: tuple[int, int, int]) -> bool:
-        entry.hits += 1
-        every = rates[0 if entry.hits <= _FIRST else 1 if entry.hits <= _FIRST + _NEXT else 2]
-        return every > 0 and entry.hits % every == 0
+        known = self._settings  # of the last call: a hit costs as much as what is below
+        if known[0] is not rules or known[1] != identity:
+            rates = (rules.validation_rate_initial, rules.validation_rate_warmup, rules.validation_rate_stable)
+            first, second, third = map(_every, rates)
+            known = self._settings = (rules, identity, self.namespace(identity), (first, second, third))
+        return known[2], known[3]
 
     def _answered(self, key: tuple[str, bool, str], kept: tuple[int, ...] | None, ids: list[int]) -> None:
         right = tuple(ids)
