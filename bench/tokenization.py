@@ -226,7 +226,7 @@ def main():
     parser.add_argument("--only", default="", help="only vocabularies whose name has one of these in it: A,B")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the throughput; 0: compare ids alone")
     parser.add_argument("--characters", type=int, default=10_000, help="of a piece")
-    parser.add_argument("--pieces", type=int, default=0, help="measure on so many pieces of the corpus; 0: all")
+    parser.add_argument("--pieces", type=int, default=0, help="number of pieces that are measured; 0: all")
     arguments = parser.parse_args()
     pieces, rows = corpus(arguments.characters), []
     pieces = pieces[: arguments.pieces or len(pieces)]

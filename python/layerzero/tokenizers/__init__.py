@@ -116,9 +116,9 @@ def tokenize(
     ids of texts that it has are taken from it; calls with offsets do not use it.
     """
     tokenizer = _find(tokenizer_id)
-    single = isinstance(texts, str)
-    if single and cache is not None and not return_offsets:
+    if isinstance(texts, str) and cache is not None and not return_offsets:
         return {"input_ids": cache.encode(tokenizer, [texts], add_special_tokens)[0]}
+    single = isinstance(texts, str)
     batch: list[str] = [texts] if isinstance(texts, str) else list(texts)
     for index, text in enumerate(batch):
         if not isinstance(text, str):
