@@ -98,6 +98,7 @@ def any_ratio(found: dict[str, Any]) -> Iterator[Row]:
 
 INTEGRATIONS: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Any]], Iterator[Row]]]] = {
     "Transformers": (("models-*.json", "e2e-[!p]*.json"), transformers),
+    "Transformers, generate_batch": (("transformers-batches-*.json",), any_ratio),
     "vLLM": (("vllm-backends-*.json",), vllm),
     "SGLang": (("sglang-backends-*.json",), any_ratio),
     "diffusers": (("diffusers-*.json",), diffusers),

@@ -77,6 +77,36 @@ def measure(subjects: dict[str, Any], prompts: list[list[int]], options: argpars
     }
 
 
+def integration(found: dict[str, Any]) -> dict[str, str]:
+    """The row of docs/guide/integrations.md: subjects next to the first one, of Transformers."""
+    import torch
+    import transformers
+
+    counts = found["requests"]
+    own, *others = next(iter(counts.values()))
+    speeds = [f"{name}, requests {count}: {of[name]['ratio']:.2f}" for name in others for count, of in counts.items()]
+    exact = [name for name in others if "+" not in name]  # other weights write other tokens
+    same = min((of[name]["same"] for name in exact for of in counts.values()), default=None)
+    return {
+        "version": f"{transformers.__version__}, torch {torch.__version__}",
+        "run": f"generate_batch of SmolLM2 135M in {found['dtype']}, prompts of up to {found['input']} tokens, {found['output']} new ones",
+        "result": "no exact subject" if same is None else f"tokens equal in {same:.0%} of the requests or more",
+        "speed": f"throughput over {own}: {'; '.join(speeds)}",
+    }
+
+
+def write(found: dict[str, Any], out: Path | None) -> None:
+    stamped = subprocess.run(
+        [sys.executable, ROOT / "scripts/stamp_result.py"],
+        input=json.dumps(found),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    ).stdout
+    (out.write_text if out else sys.stdout.write)(stamped)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
@@ -102,16 +132,12 @@ def main() -> None:
         prompts = [[draw.randrange(1000, 40000) for _ in range(length)] for length in lengths]
         found["requests"][count] = measure(models, prompts, options)
         print(count, json.dumps(found["requests"][count]), flush=True, file=sys.stderr)
-    found["calls"] = {name: report.replaced["attention"]["calls"] for name, (_, report) in built.items() if report}
-    stamped = subprocess.run(
-        [sys.executable, ROOT / "scripts/stamp_result.py"],
-        input=json.dumps(found),
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    ).stdout
-    (options.out.write_text if options.out else sys.stdout.write)(stamped)
+        found["calls"] = {name: report.replaced["attention"]["calls"] for name, (_, report) in built.items() if report}
+        found["integration"] = integration(found)
+        if options.out:  # a run that is stopped has what it measured
+            write(found, options.out)
+    if not options.out:
+        write(found, None)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 
 import integrations_table
+import pytest
 
 
 def test_the_page_is_up_to_date():
@@ -29,3 +30,21 @@ def test_a_result_is_a_row(tmp_path):
         json.dumps({"transformers": "5", "torch": "2", "families": {"a": {"ratio": 2.0, "wrong": ["x"]}}})
     )
     assert any("wrong or crashed: a" in row for row in integrations_table.rows_of(tmp_path))
+
+
+def test_batches_of_transformers_are_a_row(tmp_path, monkeypatch):
+    """Its program is asked for the row that the page takes from its result; subjects with other weights have other tokens."""
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(str(integrations_table.ROOT / "bench/serving"))
+    import transformers_batches
+
+    one = {
+        name: {"tokens_per_s": 1.0, "ratio": ratio, "same": same}
+        for name, ratio, same in (("sdpa", 1.0, 1.0), ("layerzero", 1.5, 0.75), ("layerzero+int8", 2.0, 0.0))
+    }
+    found = {"requests": {4: one}, "dtype": "f32", "input": 96, "output": 32}
+    found |= {"measured_on": {"load": 0.5}, "integration": transformers_batches.integration(found)}
+    (tmp_path / "transformers-batches-here.json").write_text(json.dumps(found))
+    (row,) = [row for row in integrations_table.rows_of(tmp_path) if "transformers-batches-here" in row]
+    assert "tokens equal in 75% of the requests or more" in row
+    assert "throughput over sdpa: layerzero, requests 4: 1.50; layerzero+int8, requests 4: 2.00" in row
