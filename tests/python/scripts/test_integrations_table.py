@@ -46,5 +46,5 @@ def test_batches_of_transformers_are_a_row(tmp_path, monkeypatch):
     found |= {"measured_on": {"load": 0.5}, "integration": transformers_batches.integration(found)}
     (tmp_path / "transformers-batches-here.json").write_text(json.dumps(found))
     (row,) = [row for row in integrations_table.rows_of(tmp_path) if "transformers-batches-here" in row]
-    assert "tokens equal in 75% of the requests or more" in row
+    assert "tokens equal in at least 75% of the requests" in row
     assert "throughput over sdpa: layerzero, requests 4: 1.50; layerzero+int8, requests 4: 2.00" in row
