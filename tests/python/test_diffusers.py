@@ -1,6 +1,7 @@
 """diffusers through LayerZero: the backend, the processors, `kernelize` of models and pipelines, undo, and what is left alone."""
 
 import copy
+import importlib
 import pickle
 import sys
 from pathlib import Path
@@ -258,6 +259,17 @@ def test_reasons_for_what_is_left(diffusers):
 
     report = kernelize(odd)
     assert not report.replaced and report.left["silu"] == "writes into its input" and "Mish" in report.left["Mish"]
+
+
+def test_on_a_cuda_device_activations_of_one_launch_stay_torchs(monkeypatch):
+    implementation = importlib.import_module("layerzero.integrations.diffusers.kernelize")
+    monkeypatch.setattr(implementation, "_device_of", lambda model: "cuda")
+    model, given = diffusion_models.build("unet")
+    expected = diffusion_models.run(model, given)
+    report = lz.kernelize(model)
+    assert set(report.replaced) == REPLACED["unet"] - {"SiLU"} and "torch's own function" in report.left["SiLU"]
+    assert error(diffusion_models.run(model, given), expected) < 1e-5
+    lz.unkernelize(model)
 
 
 def test_code_that_computes_something_else_is_not_replaced(monkeypatch, diffusers):

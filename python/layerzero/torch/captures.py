@@ -68,9 +68,10 @@ def _make_handles() -> None:
 
 @contextlib.contextmanager
 def capture(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
-    """Captures what is called within; its errors alone are raised, and a capture that fails leaves torch as it was."""
+    """Captures what is called within; its errors alone are raised. After a capture that failed torch draws random numbers and
+    runs on the stream as before; `pool` is of no use any more, since torch still records allocations into it."""
     body: Exception | None = None
-    stream, pool = torch.cuda.current_stream(), torch.cuda.graph_pool_handle() if pool is None else pool
+    stream = torch.cuda.current_stream()
     try:
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             try:
@@ -80,19 +81,16 @@ def capture(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
                 raise
     except Exception as error:
         if error is not body:  # torch could not end the capture
-            _restore(stream, pool)
+            _restore(stream)
         if body is None or error is body:
             raise
         raise body from error  # which says only that the capture was invalidated
 
 
-def _restore(stream: torch.cuda.Stream, pool: Any) -> None:
-    """Where a capture was invalidated torch leaves its stream current, its memory pool taking allocations, and the generator of
-    the device in capture mode, so that every random number drawn after it is an error. The end of the next capture that works
-    ends that mode."""
+def _restore(stream: torch.cuda.Stream) -> None:
+    """Where a capture was invalidated torch leaves its stream current and the generator of the device in capture mode, so that
+    every random number drawn after it is an error. The end of the next capture that works ends that mode."""
     torch.cuda.set_stream(stream)
-    with contextlib.suppress(Exception):
-        torch._C._cuda_endAllocateToPool(stream.device.index, pool)
     with contextlib.suppress(Exception):  # the next call reports the error of an abandoned capture
         wait()
     with contextlib.suppress(Exception):

@@ -116,20 +116,26 @@ def _kernelize(model: nn.Module) -> KernelizeReport:
 
 
 def _replace_parts(model: nn.Module, mark: _Mark) -> None:
-    left: collections.Counter[type] = collections.Counter()
+    left: collections.Counter[tuple[str, str]] = collections.Counter()
+    device = _device_of(model)
     for name, module in model.named_modules():
-        served = parts.SERVED.get(type(module))
-        if served is None:
-            left[type(module)] += type(module) in parts.UNSERVED
+        kind, served = type(module), parts.SERVED.get(type(module))
+        reason = parts.left_to_torch(kind, device)
+        if reason is not None:
+            left[kind.__name__, reason] += 1
+        if served is None or reason is not None:
             continue
         reason = parts.why_not(module, served)
         if reason:
             mark.report.left[name] = reason
         else:
             replace(module, served.forward, mark.report.add(served.part, served.operation))
-    for kind, number in left.items():
-        if number:
-            mark.report.left[kind.__name__] = f"{parts.UNSERVED[kind]} ({number} modules)"
+    for (called, reason), number in left.items():
+        mark.report.left[called] = f"{reason} ({number} modules)"
+
+
+def _device_of(model: nn.Module) -> str:
+    return next((parameter.device.type for parameter in model.parameters()), "cpu")
 
 
 # ---- attention

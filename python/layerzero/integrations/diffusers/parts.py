@@ -275,6 +275,14 @@ UNSERVED: dict[type, str] = {
     normalization.LuminaLayerNormContinuous: "its modulation is followed by a second linear layer of its own",
     nn.Mish: "no operation of LayerZero computes Mish",
 }
+_ONE_LAUNCH = {nn.SiLU, nn.GELU, activations.GELU}
+
+
+def left_to_torch(kind: type, device: str) -> str | None:
+    """Why all modules of a class stay as they are on a device, or None."""
+    if device == "cuda" and kind in _ONE_LAUNCH:
+        return "torch's own function: on a CUDA device it is the kernel of LayerZero's operation too"
+    return UNSERVED.get(kind)
 
 
 @torch.no_grad()

@@ -32,7 +32,7 @@ class CapturedSteps:
         self.steps: OrderedDict[Any, Step] = OrderedDict()
         self.refused: dict[Any, str] = {}  # shapes and dtypes of inputs -> why such a step could not be captured
         self.stamp = _layerzero.plans_stamp()
-        self.pool: Any = None  # of all graphs' memory; None: there is no graph
+        self.pool: Any = None  # the memory of the graphs; None: the next one makes it
         self.stream: Any = None  # of the last step
         self.lock = threading.Lock()
 
@@ -99,8 +99,7 @@ class CapturedSteps:
             self.stamp = _layerzero.plans_stamp()  # first calls may have advanced it
         except Exception as error:  # of a library, of rotary tables that the host reads, of memory
             self.refused[kind] = f"its step cannot be captured: {type(error).__name__}: {str(error)[:200]}"
-            if not any(each.replay for each in self.steps.values()):
-                self.pool = None
+            self.pool = None  # torch takes no other capture into the pool of one that failed
 
 
 def record(warm_up: Any, run: Any, pool: Any) -> Any:
