@@ -17,12 +17,13 @@ import pathlib
 import re
 import statistics
 import sys
+import tempfile
 import time
 import warnings
 
 import torch
 from common import finish
-from layerzero import _layerzero
+from layerzero import _layerzero, perf_records
 from layerzero.bench import regret
 from layerzero.bench.operations import Case, all_cases
 from layerzero.bench.ranking import choice_of, use
@@ -63,7 +64,8 @@ def split(cases: list[Case], every: int = 1) -> tuple[list[Case], list[HeldOut]]
 
 
 def tune(cases: list[Case], settings: measure.Settings) -> tuple[list[dict], dict[str, str]]:
-    """Returns the records of calls, and why others were not measured. Nothing is written to the database."""
+    """Returns the records of calls, and why others were not measured. They go through a database of their own, not the user's:
+    calls that differ in what no key has (strides) have one record there, the last."""
     records, failed = [], {}
     for case in cases:
         use([])
@@ -73,7 +75,9 @@ def tune(cases: list[Case], settings: measure.Settings) -> tuple[list[dict], dic
             failed[f"{case.operation} {case.line}"] = sides.short(error)
             continue
         records += [row for result in results for row in result["records"]]
-    return records, failed
+    with tempfile.TemporaryDirectory(prefix="lz-held-out-") as folder:
+        perf_records.write_database(records, database := pathlib.Path(folder) / "perfdb.sqlite")
+        return perf_records.read_database(database), failed
 
 
 def compared(case: Case, chosen: str, default: str, rounds: int) -> dict:

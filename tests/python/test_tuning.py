@@ -80,6 +80,32 @@ def test_a_comparison_screens_times_finalists_and_confirms():
     assert len(verdict.screened["k19"]) >= core.SCREENED and "k19" not in verdict.finals.samples
 
 
+def noisy(us, noise=0.05):
+    generator = random.Random(str(us))
+    return Side(lambda: us * generator.lognormvariate(0, noise))
+
+
+def test_a_gain_that_noise_hides_is_timed_longer_and_no_gain_is_not():
+    verdicts = [
+        core.compare(Played(), {"default": noisy(100.0 + n / 1e6), "best": noisy(93.0 + n / 1e6)}, "default", 20)
+        for n in range(20)
+    ]
+    rounds = [len(verdict.finals.again) for verdict in verdicts]
+    assert set(rounds) <= {20, 40, 60} and max(rounds) > 20
+    assert sum(verdict.winner == "best" for verdict in verdicts) >= 18
+    for verdict, most in zip(verdicts, rounds, strict=True):
+        assert [len(us) for us in verdict.finals.samples.values()] == [most] * 2
+    equal = core.compare(Played(), {"default": side(100.0), "twin": side(100.1)}, "default", 20)
+    assert equal.winner == "default" and len(equal.finals.again) == 20
+
+
+@pytest.mark.parametrize("planted", [100.0, 103.0])
+def test_no_twin_replaces_the_default_however_noisy(planted):
+    for seed in range(50):
+        sides = {"default": noisy(100.0 + seed / 1e6), "twin": noisy(planted + (seed + 0.5) / 1e6)}
+        assert core.compare(Played(), sides, "default", 20).winner == "default", seed
+
+
 def test_a_gain_that_is_not_confirmed_keeps_the_default():
     calls = []
 
