@@ -143,7 +143,8 @@ class Operations:
     ):
         """Two more sequences hold the queries of none, without keys, and the keys of none, without queries."""
         total, how = query.shape[0], How(causal, scale, window_of(window), softcap or 0.0, slopes)
-        rows, columns = offsets.known(cu_q), offsets.known(cu_k)
+        rows = offsets.known(cu_q)
+        columns = rows if cu_k is cu_q else offsets.known(cu_k)
         if rows is not None and columns is not None and rows.last == total and columns.last <= key.shape[0]:
             keys = Keys(key, value, max(columns.longest, 1), offsets=_int32(cu_k))
             both = self._run(query, keys, _int32(cu_q), rows.longest, how, None, sinks, return_lse)
