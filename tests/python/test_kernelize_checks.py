@@ -46,11 +46,13 @@ def test_an_mlp_that_computes_something_else(kind):
     model = tiny()
     planted(model.model.layers[1].mlp, WRONG_MLPS[kind])
     report = assert_same_function(model)
-    assert "computes something else" in report.left["model.layers.1.mlp"]
-    assert report.replaced["MLP"]["count"] == 2
-    # The layers are told by what flows through them: a gate and up that are swapped are found as they are.
-    assert ("decoder" in report.replaced) == (kind == "swapped")
-    assert kind == "swapped" or report.left["decoder"].startswith("layer 1: ")
+    # Parts are told by what flows through them: a gate and up that are swapped are found as they are.
+    if kind == "swapped":
+        assert report.replaced["MLP"]["count"] == 3 and "decoder" in report.replaced
+        return
+    assert "something else" in report.left["model.layers.1.mlp"]
+    assert report.replaced["MLP"]["count"] == 2 and "decoder" not in report.replaced
+    assert report.left["decoder"].startswith("layer 1: ")
 
 
 def test_parts_that_cannot_be_tried_are_left():

@@ -6,6 +6,8 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from layerzero.integrations.transformers import block_forwards, choices, quantized, structure
+from layerzero.integrations.transformers.layers import Unknown
+from layerzero.integrations.transformers.recognise import module as recognised
 from layerzero.integrations.transformers.run import experts as experts_interface
 from layerzero.integrations.transformers.run.replacing import of_rows, replace
 
@@ -15,15 +17,15 @@ def _norm_forward(self, rows):
     weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
     if weight is not None and weight.dtype != rows.dtype:  # the operation rounds to the input's dtype, models promote
         return None
-    operation, further = self.__dict__["_layerzero_norm"]
-    return structure.norm(operation, rows, weight, structure.eps_of(self), bias, **further)
+    found = self.__dict__["_layerzero_norm"]
+    return structure.norm(found.operation, rows, weight, bias, structure.eps_of(self), found.offset)
 
 
 @of_rows
 def _gated_norm_forward(self, rows, gate):
     if not self.weight.dtype == rows.dtype == gate.dtype or rows.shape != gate.shape:
         return None
-    offset = self.__dict__["_layerzero_norm"]
+    offset = self.__dict__["_layerzero_norm"].offset
     return structure.gated_norm(rows, gate, self.weight, structure.eps_of(self), offset)
 
 
@@ -36,29 +38,32 @@ def _mlp_forward(self, rows):
 FORWARDS = (_norm_forward, _gated_norm_forward, _mlp_forward)
 
 
-def _norm_of(module):
-    """(what `structure.norm_of` found, the offset of a gated norm, None), or the reason last."""
-    found, reason = structure.norm_of(module)
-    if not reason:
-        return found, None, None
-    offset, why_not = structure.gated_norm_of(module)
-    return None, offset, reason if why_not else None
+def _asked(findings, question, module, find):
+    """(answer, None), or (None, reason) of what raises Unknown."""
+
+    def answer():
+        try:
+            return find(module), None
+        except Unknown as unknown:
+            return None, str(unknown)
+
+    return findings.of(question, [module], answer)
+
+
+_NORM_REPORTED = {"rms_norm": ("RMSNorm", "norm.rms"), "layer_norm": ("LayerNorm", "norm.layer")}
 
 
 def replace_norms(model, mark, findings):
     for name, module in model.named_modules():
         if not structure.looks_like_norm(module):
             continue
-        found, offset, reason = findings.of(f"norm {name}", [module], functools.partial(_norm_of, module))
+        found, reason = _asked(findings, f"norm {name}", module, recognised.norm_of)
         if reason:
             mark.report.left[name] = reason
             continue
-        if found is None:
-            replace(module, _gated_norm_forward, mark.report.add("gated RMSNorm", "norm.rms"), norm=offset)
-            continue
-        operation, _ = found
-        names = {"rms_norm": ("RMSNorm", "norm.rms"), "layer_norm": ("LayerNorm", "norm.layer")}
-        replace(module, _norm_forward, mark.report.add(*names[operation]), norm=found)
+        norm, gated = found
+        called = ("gated RMSNorm", "norm.rms") if gated else _NORM_REPORTED[norm.operation]
+        replace(module, _gated_norm_forward if gated else _norm_forward, mark.report.add(*called), norm=norm)
 
 
 _MLP_REPORTED = {
@@ -72,7 +77,7 @@ _MLP_REPORTED = {
 def replace_mlps_and_linears(model, mark, findings):
     for name, module in model.named_modules():
         if structure.looks_like_mlp(module):
-            mlp, reason = findings.of(f"mlp {name}", [module], functools.partial(structure.mlp_of, module))
+            mlp, reason = _asked(findings, f"mlp {name}", module, recognised.mlp_of)
             if reason:
                 mark.report.left[name] = reason
                 continue
@@ -91,7 +96,7 @@ def replace_mlps_and_linears(model, mark, findings):
             mark.report.left[name] = packed
         if not isinstance(module, nn.Linear):
             continue
-        reason = structure.why_not_linear(module)
+        reason = recognised.why_not_linear(module)
         if reason:
             mark.report.left[name] = reason
         else:

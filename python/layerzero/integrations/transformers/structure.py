@@ -1,7 +1,8 @@
-"""Which modules of a model are what LayerZero's operations compute: identified by structure and by numbers, never by class name."""
+"""Which modules of a model may be what LayerZero's operations compute, by their parts and never by class name, and what operations
+make of them. What their code does `recognise.module` reads from its graph.
+"""
 
 import contextlib
-import copy
 import inspect
 import types
 from collections.abc import Mapping
@@ -15,7 +16,6 @@ from layerzero import _layerzero
 from layerzero.integrations.modules import HOOKS, TOLERANCE, agrees, normal
 from layerzero.integrations.modules import Bound as Bound
 from layerzero.integrations.modules import first_line as first_line
-from layerzero.integrations.transformers import thresholds
 
 _OPS = _layerzero.ops
 _LINEAR_STATE = {*nn.Linear(1, 1).__dict__, "_is_hf_initialized"}
@@ -41,13 +41,6 @@ def result_of(forward, *arguments):
     except Exception:
         return None
     return result if isinstance(result, torch.Tensor) else None
-
-
-def _tried(module, *rows):
-    """(`result_of` a module's own forward, None or what in its code shows on no small rows)."""
-    results = []
-    bound = thresholds.why_bounded(module, lambda: results.append(result_of(type(module).forward, module, *rows)))
-    return *results, bound
 
 
 @contextlib.contextmanager
@@ -174,7 +167,7 @@ def why_not_plain(module):
 def why_not_linear(module):
     """None, or why a module is not a plain linear layer: quantised and LoRA layers are subclasses or wrappers.
 
-    A subclass passes with torch.nn.Linear's own state alone, nothing its forward could depend on, and the same numbers.
+    A subclass passes with torch.nn.Linear's own state alone, nothing its forward could depend on; what that does its graph shows.
     """
     reason = why_not_plain(module)
     if type(module) is nn.Linear or (reason and isinstance(module, nn.Linear)):
@@ -183,14 +176,9 @@ def why_not_linear(module):
     if not isinstance(module, nn.Linear) or type(module).forward is nn.Linear.forward:
         return name
     state = {member for member in module.__dict__ if not member.startswith("_layerzero_")} - _LINEAR_STATE
-    if state or module._buffers or module._modules or set(module._parameters) != {"weight", "bias"}:
-        return name
-    rows = rows_for(module.weight, module.in_features)
-    with torch.no_grad():
-        own, bound = _tried(module, rows)
-        if not agrees_by_row(nn.functional.linear(rows, module.weight, module.bias), own):
-            return f"{name} and computes something else"
-    return f"{name}: {bound}" if bound else None
+    return (
+        name if state or module._buffers or module._modules or set(module._parameters) != {"weight", "bias"} else None
+    )
 
 
 def why_not_conv1d(module):
@@ -230,89 +218,34 @@ def looks_like_norm(module):
     return plain and not module._modules and eps_of(module) is not None
 
 
-def norm_of(module):
-    """((operation, its further arguments), None) of a module that normalises rows, or (None, reason)."""
-    reason = why_not_plain(module)
-    if reason:
-        return None, reason
-    if len(inspect.signature(type(module).forward).parameters) != 2:
-        return None, "its forward takes more than the rows"
-    module, rows = _rows_for_norm(module)
-    weight, bias, eps = module._parameters.get("weight"), module._parameters.get("bias"), eps_of(module)
-    offsets = (0.0,) if weight is None else (0.0, 1.0)
-    operations = ("rms_norm", "layer_norm") if bias is None else ("layer_norm",)
-    candidates = [(operation, {"weight_offset": offset}) for operation in operations for offset in offsets]
-    with torch.no_grad():
-        expected, bound = _tried(module, rows)
-        for operation, further in candidates if expected is not None else ():
-            if agrees(norm(operation, rows, weight, eps, bias, **further), expected):
-                return (None, bound) if bound else ((operation, further), None)
-    return None, "computes neither rms_norm nor layer_norm of its weight and epsilon"
-
-
-def _rows_for_norm(module):
-    """(the module, in a dtype whose numbers tell more kinds apart; rows that do)."""
-    weight = module._parameters.get("weight")
-    if weight is not None and weight.dtype in (torch.bfloat16, torch.float16):
-        module = copy.deepcopy(module).float()
-    rows = normal(3, _width_of(module)) + 0.5  # a mean, which one kind of norm takes away
-    # One row near zero: it shows the epsilon.
-    rows[2] *= eps_of(module) ** 0.5
-    rows = rows if weight is None else rows.to(module.weight)
-    return module, rows[None]  # of three axes: what takes the second one for channels shows
-
-
-def _width_of(module):
-    """How many columns a norm takes: of one without weights what it says of it, else any number."""
-    if module._parameters.get("weight") is not None:
-        return module.weight.numel()
-    shape = getattr(module, "normalized_shape", (64,))
-    return shape if isinstance(shape, int) else shape[-1]
-
-
-def gated_norm_of(module):
-    """(weight_offset, None) of a module that returns silu(gate) * rms_norm(rows) of rows and a gate, or (None, reason)."""
-    reason = why_not_plain(module)
-    if reason:
-        return None, reason
-    if module._parameters.get("weight") is None:
-        return None, "computes no rms_norm times the silu of a gate"
-    module, rows = _rows_for_norm(module)
-    gate = (4 * normal(*rows.shape, seed=8)).to(rows)
-    with torch.no_grad():
-        expected, bound = _tried(module, rows, gate)
-        for offset in (0.0, 1.0) if expected is not None and "bias" not in module._parameters else ():
-            if agrees(gated_norm(rows, gate, module.weight.detach(), eps_of(module), offset), expected):
-                return (None, bound) if bound else (offset, None)
-    return None, "computes no rms_norm times the silu of a gate"
-
-
 def gated_norm(rows, gate, weight, eps, offset):
-    """The norm that `gated_norm_of` found."""
+    """rms_norm of rows times the silu of a gate."""
     factors = _OPS["activation"](gate, "silu")
     return _OPS["elementwise"](_OPS["rms_norm"](rows, weight, eps, weight_offset=offset), factors, "mul")
 
 
-def norm(operation, rows, weight, eps, bias=None, **further):
-    """The norm that `norm_of` found."""
+def norm(operation, rows, weight, bias, eps, offset):
+    """rms_norm or layer_norm of rows."""
     if operation == "layer_norm":
-        return _OPS["layer_norm"](rows, rows.shape[-1], weight, bias, eps, **further)
-    return _OPS["rms_norm"](rows, weight, eps, **further)
+        return _OPS["layer_norm"](rows, rows.shape[-1], weight, bias, eps, weight_offset=offset)
+    return _OPS["rms_norm"](rows, weight, eps, weight_offset=offset)
 
 
 def activation_of(function):
-    """silu, gelu, gelu_tanh, relu, relu2 or quick_gelu if a module is that function, else None."""
-    x = torch.linspace(-8, 8, 257, dtype=torch.float64, device="cpu")
+    """silu, gelu, gelu_tanh, relu, relu2 or quick_gelu if a module is that function of each number, else None."""
+    large = torch.logspace(1, 38, 75, dtype=torch.float64, device="cpu")  # a bound shows there
+    x = torch.cat([torch.linspace(-8, 8, 257, dtype=torch.float64, device="cpu"), large, -large])
     gelu = nn.functional.gelu
     kinds = {"silu": nn.functional.silu(x), "gelu": gelu(x), "gelu_tanh": gelu(x, approximate="tanh")}
     kinds |= {"relu": x.relu(), "relu2": x.relu().square(), "quick_gelu": x * torch.sigmoid(1.702 * x)}
-    results: list[torch.Tensor] = []
     with torch.no_grad():
-        if thresholds.why_bounded(function, lambda: results.append(function(x))) or not results:
-            return None
-    (actual,) = results
+        actual = result_of(function, x)
     # The two forms of gelu differ by 5e-4: the numbers of a bf16 model would not tell them apart.
-    return next((name for name, kind in kinds.items() if torch.allclose(actual, kind, rtol=0, atol=1e-6)), None)
+    return next((name for name, kind in kinds.items() if actual is not None and _are_close(actual, kind)), None)
+
+
+def _are_close(actual, kind):
+    return actual.dtype == kind.dtype and torch.allclose(actual, kind, rtol=1e-12, atol=1e-6)
 
 
 class GatedMlp(NamedTuple):
@@ -329,60 +262,19 @@ class GatedMlp(NamedTuple):
     silent: tuple[str, ...]
 
 
-# By activation: of gate and up, and of both packed.
-_GATED = {
-    "silu": (("swiglu", {}), ("silu_and_mul", {})),
-    "gelu": (("geglu", {"approximate": "none"}), ("gated_activation", {"activation": "gelu"})),
-    "gelu_tanh": (("geglu", {"approximate": "tanh"}), ("gated_activation", {"activation": "gelu_tanh"})),
-}
 _MLP_PARTS = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 
-def _parts_of(module):
-    """(into, out, silent) by name of what may be a gated MLP, or None."""
-    parts = module._modules
-    if set(parts) == _MLP_PARTS:
-        return ("gate_proj", "up_proj"), "down_proj", ("act_fn",)
-    linears = [name for name, part in parts.items() if isinstance(part, nn.Linear)]
-    dropouts = [name for name, part in parts.items() if isinstance(part, nn.Dropout)]
-    functions = [name for name in parts if name not in (*linears, *dropouts)]
-    if len(linears) != 2 or len(functions) != 1 or any(True for _ in parts[functions[0]].parameters()):
-        return None
-    for into, out in (linears, reversed(linears)):
-        if parts[into].out_features == 2 * parts[out].in_features:
-            return (into,), out, (*functions, *dropouts)
-    return None
-
-
 def looks_like_mlp(module):
-    return set(module._modules) >= _MLP_PARTS or _parts_of(module) is not None
-
-
-def mlp_of(module):
-    """(GatedMlp, None) of a module that is out(activation(gate(x)) * up(x)), or (None, reason)."""
-    found = _parts_of(module)
-    if found is None:
-        return None, "has other parts than gate_proj, up_proj, down_proj and act_fn"
-    into, out, silent = found
-    reason = why_not_plain(module)
-    for name in (*into, out):
-        reason = reason or why_not_linear(module._modules[name])
-    for name in silent:
-        reason = reason or why_not_plain(module._modules[name])
-    if reason:
-        return None, reason
-    function = module._modules[silent[0]]
-    activation = activation_of(function)
-    if activation not in _GATED:
-        return None, f"its activation {type(function).__name__} is neither SiLU nor GELU"
-    mlp = GatedMlp(*_GATED[activation][len(into) == 1], *found)
-    projection = module._modules[into[0]]
-    rows = rows_for(projection.weight, projection.in_features)
-    with torch.no_grad(), evaluating(module):
-        expected, bound = _tried(module, rows)
-        if not agrees_by_row(run_mlp(module, rows, mlp), expected):
-            return None, f"computes something else than {out}({silent[0]}(gate) * up) by {' and '.join(into)}"
-    return (None, bound) if bound else (mlp, None)
+    """The parts of a gated MLP: those of a Llama's, or two linear layers, of which one has gate and up packed, and a function."""
+    parts = [*module._modules.values()]
+    if set(module._modules) >= _MLP_PARTS:
+        return True
+    linears = [part for part in parts if isinstance(part, nn.Linear)]
+    functions = [part for part in parts if not isinstance(part, (nn.Linear, nn.Dropout))]
+    if len(linears) != 2 or len(functions) != 1 or any(True for _ in functions[0].parameters()):
+        return False
+    return any(a.out_features == 2 * b.in_features for a, b in (linears, linears[::-1]))
 
 
 def are_silent(module, mlp, before):

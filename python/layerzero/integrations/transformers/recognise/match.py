@@ -73,7 +73,7 @@ class _Any(_Named):
 
 class _Parameter(_Named):
     def is_one(self, value: Any) -> Any:
-        node = uncast(value) if isinstance(value, Node) else None
+        node = rows_of(value) if isinstance(value, Node) else None
         return node if node is not None and node.op == "parameter" else None
 
 
@@ -91,10 +91,20 @@ class _Number(_Named):
         return one if near else None
 
 
+class _None(Pattern):
+    """An argument that is left out."""
+
+    def found(self, value: Any, bound: Found) -> Iterator[Found]:
+        yield from [bound] if value is None else []
+
+
 class _Call(Pattern):
     def __init__(self, op: str, operands: tuple[Any, ...]) -> None:
         self.op = op
-        made = [each if isinstance(each, Pattern) else number("", each) for each in operands]
+        made = [
+            each if isinstance(each, Pattern) else number("", each) if each is not None else _None()
+            for each in operands
+        ]
         inner = [
             each.operands if isinstance(each, _Call) and each.op == op and op in _MANY else [each] for each in made
         ]

@@ -15,7 +15,6 @@ from layerzero.integrations.transformers.arguments import MASK, POSITIONS, TABLE
 from layerzero.integrations.transformers.layers import (
     Attention,
     Layer,
-    Norm,
     NotReached,
     Stack,
     Unknown,
@@ -27,9 +26,10 @@ from layerzero.integrations.transformers.recognise.findings import Findings
 from layerzero.integrations.transformers.recognise.form import form_of
 from layerzero.integrations.transformers.recognise.layer import Read, read, read_again
 from layerzero.integrations.transformers.recognise.trace import Graph, Recorder
+from layerzero.integrations.transformers.recognise.whole import norm_behind, why_not_whole
 from layerzero.integrations.transformers.run import attention as attention_interface
 from layerzero.integrations.transformers.run import deferred
-from layerzero.integrations.transformers.run.decoder import DEVICES, why_not_whole
+from layerzero.integrations.transformers.run.decoder import DEVICES
 
 NAMES = ("layerzero_observed", "layerzero_observed_eager")
 
@@ -109,12 +109,6 @@ def _searched(model: nn.Module, path: str, name: str, part: bool, findings: Find
         return f"its layers could not be read: {structure.first_line(error)}"
     layers.append(found)
     return found.stack, found.whole
-
-
-def _norm_behind(base: nn.Module) -> Norm:
-    """The norm of a base model, which is one."""
-    found, _ = structure.norm_of(base.norm)
-    return Norm("norm", found[0], structure.eps_of(base.norm), found[1].get("weight_offset", 0.0))
 
 
 def _why_not_layers(layers: Any, half: bool) -> str | None:
@@ -258,7 +252,7 @@ class ModelLayers:
         aside = "it is no decoder" if self.base is None else why_not_whole(self.base, self.stack)
         if self.base is not None and aside is None and self._embeds():
             self.whole = True
-            self.stack = dataclasses.replace(self.stack, norm=_norm_behind(self.base))
+            self.stack = dataclasses.replace(self.stack, norm=norm_behind(self.base))
         else:
             aside = aside or "its model does more around its layers than embed and normalise"
             self.stack = dataclasses.replace(self.stack, not_captured=aside)

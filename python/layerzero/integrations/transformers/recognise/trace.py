@@ -356,10 +356,15 @@ def _plain(name: str, args: Any, kwargs: Any) -> tuple[str, Any, Any]:
     """(name, arguments, further) of a call in the one form that patterns read."""
     if name == "square" or (name == "mul" and len(args) == 2 and args[0] is args[1] and isinstance(args[0], Node)):
         return "pow", (args[0], 2), {}
-    if name == "mean":
+    if name == "pow" and not kwargs and args[1] == -0.5:
+        return "rsqrt", args[:1], {}
+    if name in ("mean", "var"):
         given = dict(zip(("dim", "keepdim"), args[1:], strict=False)) | kwargs
-        last = given.get("dim") in (-1, [-1], (-1,), args[0].value.dim() - 1) and given.get("keepdim")
-        return ("mean", args[:1], {}) if last else ("mean_of", args, kwargs)
+        last = given.get("dim", given.get("axis")) in (-1, [-1], (-1,), args[0].value.dim() - 1) and given.get(
+            "keepdim"
+        )
+        whole = name == "mean" or given.get("unbiased") is False or given.get("correction") == 0
+        return (name, args[:1], {}) if last and whole else (f"{name}_of", args, kwargs)
     if name == "softmax":
         dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
         return ("softmax", args[:1], {}) if dim in (-1, args[0].value.dim() - 1) else ("softmax_of", args, kwargs)

@@ -18,13 +18,10 @@ from layerzero.integrations.transformers.arguments import CACHE, EMBEDDED, IDS, 
 from layerzero.integrations.transformers.caches import rows_cache
 from layerzero.integrations.transformers.caches.paged_cache import PagedCache
 from layerzero.integrations.transformers.counts import count_aside, count_captured, count_program
-from layerzero.integrations.transformers.layers import Norms, Rope, Stack
 from layerzero.integrations.transformers.run import captured
-from layerzero.integrations.transformers.run.attention import EAGER
 from layerzero.integrations.transformers.run.captured_step import Branches
-from layerzero.integrations.transformers.run.layer_calls import run_layers, why_not_called
+from layerzero.integrations.transformers.run.layer_calls import run_layers
 from layerzero.integrations.transformers.run.plan import StackPlan
-from layerzero.integrations.transformers.structure import looks_like_norm, norm_of
 
 _OPS = _layerzero.ops
 _attention = _OPS["attention"]
@@ -55,49 +52,6 @@ class DecoderPlan(StackPlan):
     def embed(self, ids):
         rows = self.blocks(self.embedding) if self.linears else None
         return _embedding(ids, self.embedding["weight"]) if rows is None else rows(ids)
-
-
-def why_not_whole(base: Any, stack: Stack) -> str | None:
-    """None, or why a model's own code has to run around its layers, or the operations cannot run them one by one."""
-    if stack.cache is None or stack.name != "layers" or set(base._modules) != _PARTS:
-        return "has other parts than embed_tokens, layers, norm and rotary_emb"
-    if type(base.embed_tokens) is not nn.Embedding or base.embed_tokens.max_norm is not None:
-        return "its embedding is not a plain torch.nn.Embedding"
-    on_cpu = base.embed_tokens.weight.device.type not in CAPTURING
-    found = norm_of(base.norm)[0] if looks_like_norm(base.norm) else None
-    if found is None or (on_cpu and found[0] != "rms_norm"):
-        return "its last norm is no RMSNorm"
-    config = base.config
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"} or (
-        getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
-    ):
-        return "has layers with a sliding window or another kind of attention"
-    reason = why_not_called(stack, stack.attention == EAGER)  # eager attention is given a mask in each call
-    if reason or not on_cpu:
-        return reason
-    return None if all(map(_is_llama_layer, stack.layers)) else "its layers are not those of a Llama"
-
-
-_PARTS = {"embed_tokens", "layers", "norm", "rotary_emb"}
-
-
-def _is_llama_layer(layer):
-    """Of those for which `why_not_called` says None."""
-    own, parts = layer.attention, (layer.attention_norms, layer.mlp_norms)
-    return (
-        len(own.linears) == 3
-        and not (own.query.whole or own.key.whole or own.query.behind or own.key.behind)
-        and (own.query.norm is None) == (own.key.norm is None)
-        and own.rope == Rope(False, own.query.size, own.query.size)
-        and own.softcap is None
-        and all(norms.before is not None and norms == Norms(before=norms.before) for norms in parts)
-        and all(norm.operation == "rms_norm" for norm in layer.norms)
-        and not layer.parallel
-        and layer.factor == 1.0
-        and layer.mlp.operation == "swiglu"
-        and len(layer.mlp.linears) == 2
-    )
 
 
 def _visible(attention_mask, past, length):

@@ -17,23 +17,27 @@ from layerzero.integrations.transformers.recognise.match import (
 
 x, w, b, eps = any_node("x"), parameter("weight"), parameter("bias"), number("eps")
 
-_MEAN_SQUARE = call("rsqrt", call("mean", x**2) + eps)
 _CENTRED = x - call("mean", x)
-_STD = call("rsqrt", call("mean", _CENTRED**2) + eps)
+_SQUARE, _VARIANCES = call("mean", x**2) + eps, [call("mean", _CENTRED**2) + eps, call("var", x) + eps]
+_RMS = [x * call("rsqrt", _SQUARE), x / call("sqrt", _SQUARE)]
+_PLAIN = [call("layer_norm", x, None, None, eps)]
+_PLAIN += [made for v in _VARIANCES for made in (_CENTRED * call("rsqrt", v), _CENTRED / call("sqrt", v))]
 # (operation, offset of the weight, formula)
-FORMULAS = [
-    ("rms_norm", 0.0, x * _MEAN_SQUARE * w),
-    ("rms_norm", 1.0, x * _MEAN_SQUARE * (w + 1.0)),
-    ("rms_norm", 0.0, x * _MEAN_SQUARE),
-    ("layer_norm", 0.0, _CENTRED * _STD * w + b),
-    ("layer_norm", 0.0, _CENTRED * _STD * w),
-    ("layer_norm", 1.0, _CENTRED * _STD * (w + 1.0) + b),
-]
+FORMULAS = [(*kind, formula) for rms in _RMS for *kind, formula in (
+    ("rms_norm", 0.0, rms * w),
+    ("rms_norm", 1.0, rms * (w + 1.0)),
+    ("rms_norm", 0.0, rms),
+)]  # fmt: skip
+FORMULAS += [(*kind, formula) for plain in _PLAIN for *kind, formula in (
+    ("layer_norm", 0.0, plain * w + b),
+    ("layer_norm", 0.0, plain * w),
+    ("layer_norm", 1.0, plain * (w + 1.0) + b),
+)]  # fmt: skip
 
 
 def norm_of(node: Any, graph: Any) -> tuple[Norm, Any] | None:
     """(Norm, the node that it normalises) of a node that is a norm of the last axis, or None."""
-    node = uncast(node)
+    node = rows_of(node)
     if node.op in ("layer_norm", "rms_norm"):
         given, weight, bias, small = node.args
         return _made(node.op, 0.0, {"x": given, "weight": weight, "bias": bias, "eps": small}, node, graph)
