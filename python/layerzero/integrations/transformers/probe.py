@@ -1,17 +1,23 @@
 """Small inputs made for the purpose: whether a model computes the same before and after a part of it was replaced."""
 
 import contextlib
+import functools
 import inspect
 import warnings
 from typing import NamedTuple
 
 import torch
 import transformers
-from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from layerzero.integrations.transformers import structure
-from layerzero.integrations.transformers.arguments import USE_CACHE, cache_argument, cache_of, signature_of
+from layerzero.integrations.transformers.arguments import (
+    USE_CACHE,
+    cache_argument,
+    cache_of,
+    signature_of,
+    without_cache,
+)
 
 # What a layer may be given besides rows without computing anything else.
 _OPTIONAL = {"attention_mask", "output_attentions"}
@@ -183,12 +189,8 @@ def observed_call(model, head=False):
 
 
 def run_held(model, holder):
-    """Returns all outputs of a module in runs of the model: of a padded prompt, and of one token more where there is a
-    cache.
-    """
-    base = base_of(model)
-    given = inputs_of(base)
-    mask, rows = given["attention_mask"], []
+    """All outputs of a module, which reads text, in the calls of `run_base`."""
+    mask, rows = inputs_of(base_of(model))["attention_mask"], []
 
     def keep(_, arguments, result):
         for tensor in structure.tensors_of(result):
@@ -196,11 +198,7 @@ def run_held(model, holder):
 
     handle = holder.register_forward_hook(keep)
     try:
-        with torch.inference_mode(), undisturbed(model), structure.evaluating(model):
-            cache = cache_of(base(**given))
-            if cache is not None:
-                further = {"attention_mask": torch.cat([mask, mask[:, -1:]], dim=1)} | cache_argument(base, cache)
-                base(**given | {"input_ids": given["input_ids"][:, :1]} | further)
+        run_base(model)
     finally:
         handle.remove()
     return torch.cat(rows)
@@ -238,20 +236,22 @@ def without_modes():
         yield
 
 
-def run_base(model):
-    """Last hidden states of any model without its head; None if no input can be made.
+def run_base(model, forward=None):
+    """Last hidden states of any model without its head, under `forward` if that is given; None if no input can be made.
 
     Of a padded prompt, of one token more where there is a cache, and without a mask.
     """
     base = base_of(model)
-    given = inputs_of(base, without_encoder=True)
+    given, call = inputs_of(base, without_encoder=True), base if forward is None else functools.partial(forward, base)
     if given is None:
         return None
     mask = given.get("attention_mask")
     with torch.inference_mode(), undisturbed(model), structure.evaluating(model):
         if "decoder_input_ids" in given:
             return _run_two_stacks(base, given)
-        first = base(**given)
+        if USE_CACHE in signature_of(type(base).forward).names:
+            given["use_cache"] = True
+        first = call(**given)
         if mask is None:
             return first[0]
         rows = [first[0][mask.bool()]]
@@ -259,9 +259,10 @@ def run_base(model):
         if cache is not None:
             given["attention_mask"] = torch.cat([mask, mask[:, -1:]], dim=1)
             further = given | {"input_ids": given["input_ids"][:, :1]} | cache_argument(base, cache)
-            rows.append(base(**further)[0][:, 0])
+            rows.append(call(**further)[0][:, 0])
         del given["attention_mask"]
-        return torch.cat([*rows, base(**given)[0][1]])
+        # Of the last call the row that has no padding: what other tokens make of it, bf16 alone knows.
+        return torch.cat([*rows, call(**given | without_cache(base))[0][1]])
 
 
 def _run_two_stacks(base, given):
@@ -304,32 +305,13 @@ def move_alike(actual, expected):
     return bool(((mine <= explained_by(theirs)) & (theirs <= explained_by(mine))).all())
 
 
-def run_moved(base, forward=None):
-    """What a base model, under `forward` if that is given, makes of a text without a mask, and of the text with another last
-    token; None where no text can be made.
-    """
-    given = inputs_of(base, without_encoder=True)
+def run_moved(model, forward=None):
+    """The same of a text without a mask, and of the text with another last token; None where no text can be made."""
+    base = base_of(model)
+    given, call = inputs_of(base, without_encoder=True), base if forward is None else functools.partial(forward, base)
     key = next((name for name in ("decoder_input_ids", "input_ids") if name in (given or ())), None)
     if key is None:
         return None
-    call = {name: value for name, value in given.items() if name != "attention_mask"}
+    given = {name: value for name, value in given.items() if name != "attention_mask"} | without_cache(base)
     with torch.inference_mode(), undisturbed(base), structure.evaluating(base):
-        both = call, call | {key: with_other_last(call[key])}
-        return tuple(
-            (base(**given) if forward is None else forward(base, **given, use_cache=False))[0] for given in both
-        )
-
-
-def run_decoder(base, forward):
-    """Last hidden states of a base model under `forward`: of a padded prompt, of one token more, and without a mask."""
-    ids, mask = tokens(base.embed_tokens)
-    with torch.inference_mode(), undisturbed(base), structure.evaluating(base):
-        cache = cache_argument(base, DynamicCache(config=base.config))
-        first = forward(base, input_ids=ids, attention_mask=mask, use_cache=True, **cache)
-        longer = torch.cat([mask, mask[:, -1:]], dim=1)
-        second = forward(base, input_ids=ids[:, :1], attention_mask=longer, use_cache=True, **cache)
-        third = forward(base, input_ids=ids, use_cache=False)
-        return torch.cat(
-            # Of the last call the row that has no padding: what other tokens make of it, bf16 alone knows.
-            [first.last_hidden_state[mask.bool()], second.last_hidden_state[:, 0], third.last_hidden_state[1]]
-        )
+        return tuple(call(**each)[0] for each in (given, given | {key: with_other_last(given[key])}))

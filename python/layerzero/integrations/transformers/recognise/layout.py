@@ -15,15 +15,6 @@ MOVES = {"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "tra
          "tensor_split", "chunk", "unbind", "narrow", "select", "getitem", "item", "cat", "stack", "cast", "index_select"}  # fmt: skip
 
 
-def is_move(node: Any) -> bool:
-    """Whether a node only moves numbers of one other node (pieces of several are one source where they have one)."""
-    return node.op in MOVES and len(node.inputs) > 0 and all(_is_source(each) for each in node.inputs[1:])
-
-
-def _is_source(node: Any) -> bool:
-    return node.value is not None
-
-
 def source_of(node: Any) -> Any:
     """The node whose numbers a node holds, before all moves; the node itself where it computes."""
     while node.op in MOVES and node.inputs:

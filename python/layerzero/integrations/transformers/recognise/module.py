@@ -10,13 +10,12 @@ from layerzero.integrations.modules import agrees, normal
 from layerzero.integrations.transformers import structure, thresholds
 from layerzero.integrations.transformers.layers import Mlp, Norm, Unknown
 from layerzero.integrations.transformers.recognise.layout import rows_of
-from layerzero.integrations.transformers.recognise.match import any_node, call, match, uncast
+from layerzero.integrations.transformers.recognise.match import match, uncast
 from layerzero.integrations.transformers.recognise.patterns import mlp as mlps
 from layerzero.integrations.transformers.recognise.patterns import norm as norms
+from layerzero.integrations.transformers.recognise.patterns.delta import GATED
 from layerzero.integrations.transformers.recognise.patterns.linear import Linears, name_of
 from layerzero.integrations.transformers.recognise.trace import Graph, Recorder
-
-GATED = any_node("normed") * call("silu", any_node("gate"))
 
 
 def graph_of(module: Any, *rows: torch.Tensor) -> Graph:
@@ -125,10 +124,11 @@ def why_not_linear(module: Any) -> str | None:
     reason = structure.why_not_linear(module)
     if reason or type(module) is torch.nn.Linear:
         return reason
+    name = type(module).__name__
     try:
         graph = graph_of(module, structure.rows_for(module.weight, module.in_features))
     except Unknown as unknown:
-        return str(unknown)
+        return f"{name}: {unknown}"
     result = graph.result
     plain = name_of(result) == "" and result.args[0] is graph.rows and not result.kwargs["transposed"]
-    return None if plain else "computes something else than torch.nn.Linear"
+    return None if plain else f"{name} computes something else than torch.nn.Linear"

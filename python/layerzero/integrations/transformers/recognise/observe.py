@@ -322,13 +322,13 @@ class ModelLayers:
             return probe.run_alone(self.holder, getattr(self.holder, self.stack.name), *further)
         if self.part:
             return probe.run_held(self.model, self.holder)
-        return probe.run_decoder(self.base, forward) if self.whole else probe.run_base(self.model)
+        return probe.run_base(self.base, forward) if self.whole else probe.run_base(self.model)
 
     def run_moved(self, forward: Any) -> "tuple[Any, ...] | None":
         """The same of a text whose last token is another one, before and after; None of layers that no text reaches."""
         if self.alone or self.part:
             return None
-        return probe.run_moved(self.base, forward) if self.whole else probe.run_moved(probe.base_of(self.model))
+        return probe.run_moved(self.base, forward) if self.whole else probe.run_moved(self.model)
 
 
 def _attention_of(model: nn.Module, holder: nn.Module) -> tuple[str, str | None]:

@@ -23,6 +23,7 @@ from layerzero.integrations.transformers.run.attention import leaves_softcap_out
 # Functions that return the numbers that they are given. With another dtype the node is a "cast".
 _SAME = {"contiguous", "clone", "detach", "alias", "requires_grad_", "to", "type_as", "type", "identity",
          "float", "half", "bfloat16", "double", "view_as", "reshape_as", "positive", "lift_fresh"}  # fmt: skip
+_SHAPED = {"view", "reshape", "expand", "expand_as", "flatten", "squeeze", "repeat", "broadcast_to", "unflatten"}
 _SWAPPED = {"rsub": "sub", "rdiv": "div", "rtruediv": "div", "rpow": "pow"}
 _NAMES = {"truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub", "rmul": "mul",
           "radd": "add", "negative": "neg", "bmm": "matmul", "clip": "clamp", "permute_dims": "permute", "swapaxes": "transpose",
@@ -333,18 +334,7 @@ def _gives_the_same(name: str, tensor: Any, args: Any, kwargs: Any, result: Any)
         name == "view" or not tensor.value.is_floating_point() or not result.is_floating_point()
     ):
         return False
-    plain = name in (
-        "view",
-        "reshape",
-        "expand",
-        "expand_as",
-        "flatten",
-        "squeeze",
-        "repeat",
-        "broadcast_to",
-        "unflatten",
-    )
-    return name in _SAME or plain or (name == "getitem" and _is_whole(tensor.value, result))
+    return name in _SAME or name in _SHAPED or (name == "getitem" and _is_whole(tensor.value, result))
 
 
 def _is_whole(tensor: torch.Tensor, result: torch.Tensor) -> bool:

@@ -8,15 +8,7 @@ from transformers.cache_utils import StaticCache
 
 from layerzero.integrations.transformers.caches import rows_cache, states_cache
 from layerzero.integrations.transformers.caches.paged_cache import PagedCache
-from layerzero.integrations.transformers.layers import (
-    Attention,
-    Delta,
-    Experts,
-    Heads,
-    Latent,
-    Layer,
-    Norms,
-)
+from layerzero.integrations.transformers.layers import Attention, Delta, Experts, Heads, Latent, Layer, Norms
 from layerzero.integrations.transformers.run.block_deltas import delta_steps
 from layerzero.integrations.transformers.run.block_experts import experts_steps
 from layerzero.integrations.transformers.run.block_latents import latent_steps
@@ -219,8 +211,7 @@ class _Builder(Steps):
         else:
             keys, values = self._turned(key, own.key, layer), value
         keys, values = (dataclasses.replace(rows, past=own.causal) for rows in (keys, values))
-        further = {"window": own.window, "softcap": own.softcap, "causal": None if own.causal else False}
-        given = {name: value for name, value in further.items() if value is not None}
+        given = self._limits(own) | ({} if own.causal else {"causal": False})
         operands: dict[str, Any] = {
             "query": query,
             "key": keys,
@@ -229,7 +220,7 @@ class _Builder(Steps):
             "sinks": self._sinks(own),
             "alibi_slopes": self.slopes.get(layer.group),
         }
-        self.make.add("attention", [mixed], **operands, **given, scale=own.scale * own.query.factor)
+        self.make.add("attention", [mixed], **operands, **given)
 
     def _sinks(self, own: Attention) -> Any:
         return None if own.sinks is None else self.make.weight(self.tables[own.sinks[0]][own.sinks[1]])
@@ -238,9 +229,7 @@ class _Builder(Steps):
         query = self._heads(self.linears(source, (own.query.linear,)), own.query)
         mixed = self.rows(*query.axes)
         seen = {"key": self.make.input(), "value": self.make.input(), "attn_mask": self.encoded_mask}
-        softcap = {} if own.softcap is None else {"softcap": own.softcap}
-        scale = own.scale * own.query.factor
-        self.make.add("attention", [mixed], query=query, **seen, causal=False, scale=scale, **softcap)
+        self.make.add("attention", [mixed], query=query, **seen, causal=False, **self._limits(own))
         return self.linear(Rows(mixed.value, (mixed.size,)), own.out)
 
     def _heads(self, given: dict[str, Rows], part: Heads) -> Rows:
@@ -282,7 +271,8 @@ class _Builder(Steps):
     @staticmethod
     def _limits(own: Attention) -> dict[str, Any]:
         further = {"window": own.window, "softcap": own.softcap}
-        return {"scale": own.scale} | {name: value for name, value in further.items() if value is not None}
+        given = {name: value for name, value in further.items() if value is not None}
+        return given | {"scale": own.scale * own.query.factor}
 
 
 class _PagedBuilder(_Builder):
@@ -296,52 +286,34 @@ class _PagedBuilder(_Builder):
 
     def _attend(self, layer: Layer, query: Rows, key: Rows, value: Rows, mixed: Rows) -> None:
         own: Any = layer.attention
-        slots, queries, offsets, pages, last = self.tables_of_blocks
-        key_cache, value_cache = self.make.input(), self.make.input()
+        stored = self.make.input(), self.make.input()
         scales = {"k_scale": self.make.input(), "v_scale": self.make.input()} if self.scaled else {}
-        key = self._turned(key, own.key, layer)
-        query, key, value, mixed = (dataclasses.replace(rows, packed=True) for rows in (query, key, value, mixed))
-        stored = {"key_cache": key_cache, "value_cache": value_cache}
-        self.make.add("kv_append_paged", [], **stored, key=key, value=value, slots=slots, **scales)
-        given: dict[str, Any] = {"softcap": own.softcap} if own.softcap is not None else {}
-        self.make.add(
-            "paged_prefill_attention",
-            [mixed],
-            query=query,
-            paged_k_cache=key_cache,
-            paged_v_cache=value_cache,
-            qo_indptr=queries,
-            kv_indptr=offsets,
-            kv_indices=pages,
-            kv_last_page_len=last,
-            sm_scale=own.scale * own.query.factor,
-            window_left=-1 if own.window_of_pages is None else own.window_of_pages - 1,
-            sinks=self._sinks(own),
-            alibi_slopes=self.slopes.get(layer.group),
-            **scales,
-            **given,
-        )
+        self._append(stored, self._turned(key, own.key, layer), value, scales)
+        further = {"sinks": self._sinks(own), "alibi_slopes": self.slopes.get(layer.group), **scales}
+        self._attend_blocks(own, query, stored, mixed, **further)
 
     def _attend_latents(self, layer: Layer, latent: Latent, query: Rows, kept: Rows, mixed: Rows) -> None:
-        own: Any = layer.attention
-        slots, queries, offsets, pages, last = self.tables_of_blocks
-        key_cache, value_cache, whole = (self.make.input() for _ in range(3))
-        key = Rows(kept.value, (1, latent.width), packed=True)
-        value = Rows(kept.value, (1, latent.shared), latent.width, packed=True)
-        self.make.add(
-            "kv_append_paged", [], key_cache=key_cache, value_cache=value_cache, key=key, value=value, slots=slots
-        )
+        keys, values, whole = (self.make.input() for _ in range(3))
+        shared = Rows(kept.value, (1, latent.shared), latent.width)
+        self._append((keys, values), Rows(kept.value, (1, latent.width)), shared, {})
+        self._attend_blocks(cast(Attention, layer.attention), query, (whole, keys), mixed)
+
+    def _append(self, stored: Any, key: Rows, value: Rows, scales: dict[str, Any]) -> None:
+        given: dict[str, Any] = dict(zip(("key_cache", "value_cache"), stored, strict=True)) | scales
+        key, value = (dataclasses.replace(rows, packed=True) for rows in (key, value))
+        self.make.add("kv_append_paged", [], key=key, value=value, slots=self.tables_of_blocks[0], **given)
+
+    def _attend_blocks(self, own: Attention, query: Rows, stored: Any, mixed: Rows, **further: Any) -> None:
+        names = ("qo_indptr", "kv_indptr", "kv_indices", "kv_last_page_len")
+        further |= {} if own.softcap is None else {"softcap": own.softcap}
         self.make.add(
             "paged_prefill_attention",
             [dataclasses.replace(mixed, packed=True)],
             query=dataclasses.replace(query, packed=True),
-            paged_k_cache=whole,
-            paged_v_cache=key_cache,
-            qo_indptr=queries,
-            kv_indptr=offsets,
-            kv_indices=pages,
-            kv_last_page_len=last,
-            sm_scale=own.scale,
+            paged_k_cache=stored[0],
+            paged_v_cache=stored[1],
+            sm_scale=own.scale * own.query.factor,
             window_left=-1 if own.window_of_pages is None else own.window_of_pages - 1,
-            **({"softcap": own.softcap} if own.softcap is not None else {}),
+            **dict(zip(names, self.tables_of_blocks[1:], strict=True)),
+            **further,
         )

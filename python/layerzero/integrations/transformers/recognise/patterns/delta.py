@@ -25,7 +25,7 @@ from layerzero.integrations.transformers.recognise.patterns.norm import norm_of
 from layerzero.integrations.transformers.recognise.trace import Graph, Node, again, unclear
 
 _conv, _rule = _layerzero.ops["causal_conv1d"], _layerzero.ops["gated_delta_rule"]
-_GATED = any_node("normed") * call("silu", any_node("gate"))
+GATED = any_node("normed") * call("silu", any_node("gate"))
 _DECAY = call("neg", call("exp", parameter("a_log"))) * call("softplus", any_node("logits") + parameter("dt_bias"))
 
 
@@ -35,7 +35,7 @@ def delta_of(graph: Graph, linears: Linears, out: Node) -> Found | None:
     mixed = out.args[0]
     while mixed.op in MOVES:
         mixed = mixed.inputs[0]
-    found = match(_GATED, mixed)
+    found = match(GATED, mixed)
     normed = None if found is None else norm_of(found["normed"], graph)
     if found is None or normed is None or len(convolutions) != 1:
         return None

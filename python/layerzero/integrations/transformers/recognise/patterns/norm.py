@@ -6,6 +6,7 @@ from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.layers import Norm
 from layerzero.integrations.transformers.recognise.layout import rows_of
 from layerzero.integrations.transformers.recognise.match import (
+    Pattern,
     any_node,
     call,
     match,
@@ -22,17 +23,15 @@ _SQUARE, _VARIANCES = call("mean", x**2) + eps, [call("mean", _CENTRED**2) + eps
 _RMS = [x * call("rsqrt", _SQUARE), x / call("sqrt", _SQUARE)]
 _PLAIN = [call("layer_norm", x, None, None, eps)]
 _PLAIN += [made for v in _VARIANCES for made in (_CENTRED * call("rsqrt", v), _CENTRED / call("sqrt", v))]
-# (operation, offset of the weight, formula)
-FORMULAS = [(*kind, formula) for rms in _RMS for *kind, formula in (
-    ("rms_norm", 0.0, rms * w),
-    ("rms_norm", 1.0, rms * (w + 1.0)),
-    ("rms_norm", 0.0, rms),
-)]  # fmt: skip
-FORMULAS += [(*kind, formula) for plain in _PLAIN for *kind, formula in (
-    ("layer_norm", 0.0, plain * w + b),
-    ("layer_norm", 0.0, plain * w),
-    ("layer_norm", 1.0, plain * (w + 1.0) + b),
-)]  # fmt: skip
+FORMULAS: list[tuple[str, float, Pattern]] = []  # (operation, offset of the weight, formula)
+for rms in _RMS:
+    FORMULAS += [("rms_norm", 0.0, rms * w), ("rms_norm", 1.0, rms * (w + 1.0)), ("rms_norm", 0.0, rms)]
+for plain in _PLAIN:
+    FORMULAS += [
+        ("layer_norm", 0.0, plain * w + b),
+        ("layer_norm", 0.0, plain * w),
+        ("layer_norm", 1.0, plain * (w + 1.0) + b),
+    ]
 
 
 def norm_of(node: Any, graph: Any) -> tuple[Norm, Any] | None:

@@ -15,32 +15,10 @@ from layerzero.integrations.transformers.recognise.layout import MOVES
 from layerzero.integrations.transformers.recognise.trace import Graph, Node, again, unclear
 
 _rope = _layerzero.ops["rope"]
-_TURNS = {
-    *MOVES,
-    "add",
-    "sub",
-    "mul",
-    "neg",
-    "view_as_complex",
-    "view_as_real",
-    "real",
-    "imag",
-    "zeros_like",
-    "empty_like",
-}
+_COMPLEX = {"view_as_complex", "view_as_real", "real", "imag"}
+_TURNS = {*MOVES, *_COMPLEX, "add", "sub", "mul", "neg", "zeros_like", "empty_like"}
 # What may be done to tables before: rows of positions, moves, and the two numbers of a complex one.
-_ROWS = {
-    *MOVES,
-    "parameter",
-    "gather",
-    "embedding",
-    "index",
-    "take_along_dim",
-    "view_as_real",
-    "view_as_complex",
-    "real",
-    "imag",
-}
+_ROWS = {*MOVES, *_COMPLEX, "parameter", "gather", "embedding", "index", "take_along_dim"}
 
 
 def is_rotated(graph: Graph, node: Node) -> bool:
