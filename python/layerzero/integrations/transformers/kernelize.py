@@ -269,6 +269,7 @@ def _kernelize(model):
         raise RuntimeError("kernelize: this is a part of a kernelized model; unkernelize that model first")
     probe.warn_of_untested_version()
     weights_of_others.prepare(model)
+    attention_interface.register()  # before the key: it wraps a method that models have
     findings = kept_findings(model)
     if findings.are_kept:
         try:

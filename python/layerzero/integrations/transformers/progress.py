@@ -2,56 +2,28 @@
 
 import contextlib
 import logging
-import sys
 import threading
-import time
 from collections.abc import Iterator
+
+from tqdm import tqdm
 
 PATIENCE = 2.0  # seconds
 _log = logging.getLogger("layerzero.kernelize")
 _now = threading.local()
 
 
-class _Line:
-    def __init__(self, what: str) -> None:
-        self._what, self._text, self._began = what, "", time.monotonic()
-        self._lock, self._shown, self._ended = threading.Lock(), False, False
-        self._timer = threading.Timer(PATIENCE, self._show)  # a first step may take long itself
-        self._timer.daemon = True
-        self._timer.start()
-
-    def step(self, text: str) -> None:
-        self._text = text
-        if self._shown:
-            self._show()
-
-    def _show(self) -> None:
-        with self._lock:
-            if self._ended:
-                return
-            self._shown = True
-            seconds = time.monotonic() - self._began
-            print(f"\r{self._what}: {self._text}, {seconds:.0f} s\033[K", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        self._timer.cancel()
-        with self._lock:
-            self._ended = True
-            if self._shown:
-                print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-
 @contextlib.contextmanager
 def shown(what: str, quiet: bool) -> Iterator[None]:
-    """Shows the steps of what this thread does within."""
-    before = getattr(_now, "line", None)
-    _now.line = None if quiet or before is not None or not sys.stderr.isatty() else _Line(what)
-    try:
+    """Shows the steps of what this thread does within; work within such work has no line of its own."""
+    if quiet or getattr(_now, "line", None) is not None:
         yield
-    finally:
-        if _now.line is not None:
-            _now.line.end()
-        _now.line = before
+        return
+    given = {"delay": PATIENCE, "miniters": 1, "leave": False, "disable": None}
+    with tqdm(bar_format=what + ": {desc}, {elapsed}", **given) as _now.line:
+        try:
+            yield
+        finally:
+            _now.line = None
 
 
 def step(text: str) -> None:
@@ -59,4 +31,5 @@ def step(text: str) -> None:
     _log.debug("%s", text)
     line = getattr(_now, "line", None)
     if line is not None:
-        line.step(text)
+        line.set_description_str(text, refresh=False)
+        line.update()
