@@ -86,8 +86,11 @@ def _rows_for_norm(module: Any) -> torch.Tensor:
 def mlp_of(module: Any) -> structure.GatedMlp:
     """What a module is that is out(activation(gate(x)) * up(x)); raises Unknown."""
     linears = [part for part in module.children() if isinstance(part, torch.nn.Linear)]
-    if any(True for part in module.children() if part not in linears for _ in part.parameters()):
+    others = [part for part in module.children() if part not in linears]
+    if len(linears) < 2 or any(True for part in others for _ in (*part.parameters(), *part.buffers())):
         raise Unknown("has other parts than gate_proj, up_proj, down_proj and act_fn")
+    for reason in filter(None, map(structure.why_not_linear, linears)):
+        raise Unknown(reason)
     rows = structure.rows_for(linears[0].weight, linears[0].in_features)
     graph = graph_of(module, rows)
     out = rows_of(graph.result)
