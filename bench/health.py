@@ -95,14 +95,14 @@ RIGHT = [right(x, W, 1e-6) for x in INPUTS]
 class Planted:
     """A kernel that is at fault once in a period, and counts its runs."""
 
-    def __init__(self, name: str, rows: int, priority: int) -> None:
+    def __init__(self, name: str, rows: int) -> None:
         self.period, self.wrong = PLANTED[name]
         self.numbers, self.runs = itertools.count(1), 0
         take = lz.register_kernel(
             "norm.rms",
             name,
             supported_dtypes=["float32"],
-            priority=priority,
+            priority=100,
             accepts=["weight"],
             constraints=[{"field": "rows", "relation": "==", "operand": rows}],
         )
@@ -229,9 +229,9 @@ def load(calls: int, threads: int, seconds: float, control: str) -> dict[str, An
     guard, memory, began = threading.Lock(), [], time.monotonic()
     if control == "leak":
         PLANTED["planted.raises"] = (2, leaks([]))
-    priority = -100 if control == "unreached" else 100
+    away = 1000 if control == "unreached" else 0  # rows that no call has
     known, lied = quarantined(), set[str]()
-    planted = {name: Planted(name, rows, priority) for rows, name in enumerate(PLANTED, 1)}
+    planted = {name: Planted(name, rows + away) for rows, name in enumerate(PLANTED, 1)}
 
     def work(first: int) -> None:
         mine: Counter[str] = Counter()
