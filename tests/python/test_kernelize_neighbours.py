@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 import layerzero as lz  # noqa: E402
 
 NEIGHBOURS = Path(sys.prefix) / "neighbours"  # scripts/setup.sh puts them there
-FILES = [f"test_kernelize{name}.py" for name in ("", "_quantised", "_generation", "_hub")]
+FILES = [f"test_kernelize{name}.py" for name in ("", "_quantised", "_quantised_changes", "_generation", "_hub")]
 CHOSEN = "torchao or quanto or quantised_cache or kernelize_hub or logits_and_report"
 
 
@@ -26,4 +26,4 @@ def test_with_the_neighbours():
     done = subprocess.run(command, cwd=Path(__file__).parent, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     summary = done.stdout.strip().splitlines()[-1]
-    assert "28 passed" in summary and "skipped" not in summary, summary
+    assert "32 passed" in summary and "skipped" not in summary, summary
