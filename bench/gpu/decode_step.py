@@ -6,12 +6,17 @@ Checks correctness first: bf16 logits' error against an FP64 run as a multiple o
 Then measures wall-clock times with a synchronization per step, like a token loop, interleaved: alone, kernelized,
 kernelized with a static cache, alone again (A/A); with --compiled also torch.compile's reduce-overhead with a static cache.
 Caches are filled with random numbers. `floor_ms` is what reading weights, keys and values once takes at the copy rate.
-A cell that does not fit into the device's memory says so.
+A cell that does not fit into the device's memory says so. With --profile the kernels of one step, where they begin, how
+long they take and how long the device did nothing before them (less than 0: it began before the last one had ended), and
+where the host spends its time, in place of the times. LAYERZERO_DEPENDENT_LAUNCHES=0 lets no kernel begin early.
 """
 
 import argparse
 import copy
+import cProfile
 import json
+import os
+import pstats
 import statistics
 import sys
 import time
@@ -159,6 +164,41 @@ def _row(samples):
     return row | ({"over_compiled": ratio("compiled", best)} if "compiled" in samples else {})
 
 
+def profiled(model, batch, context, steps=24):
+    """The kernels of one step in the order in which they begin, and the functions in which the host spends most."""
+    cache = cache_argument(model, filled(model, batch, context, steps, static=False))
+    token, host, calls = torch.full((batch, 1), 7, device="cuda"), [], cProfile.Profile()
+
+    def step(is_profiled=False):
+        nonlocal token
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        if is_profiled:
+            calls.enable()
+        logits = model(token, use_cache=True, **cache).logits
+        calls.disable()
+        host.append(time.perf_counter() - start)
+        token = logits[:, -1:].argmax(-1)
+        torch.cuda.synchronize()
+
+    for number in range(steps - 1):
+        step(number >= steps // 2)
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        step()
+    found = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    kernels, end = [], None
+    for event in sorted(found, key=lambda e: e.time_range.start):
+        begin = event.time_range.start
+        gap = None if end is None else round(begin - end, 2)
+        kernels.append([event.name[:100], round(event.time_range.elapsed_us(), 2), gap])
+        end = max(event.time_range.end, end or 0)
+    functions = pstats.Stats(calls).stats.items()
+    most = sorted(((round(f[3] * 1e3, 3), f[0], *name) for name, f in functions), reverse=True)[:40]
+    result = {"kernels": kernels, "span_us": round(end - min(e.time_range.start for e in found), 1)}
+    return result | {"host_ms": statistics.median(host[2 : steps // 2]) * 1e3, "host_functions_ms": most}
+
+
 def prefill_ms(models, ids, rounds=5):
     samples = {side: [] for side in (*SIDES, "again")}
     for _ in range(rounds):
@@ -175,9 +215,13 @@ def cells(shape, args, rate):
     """The result of one shape; shows each cell as it is measured."""
     models, report = both(torch.bfloat16, shape)
     ids = torch.randint(0, 128256, (1, 1024), device="cuda")
+    if args.profile:
+        cells = [(batch, context) for batch in args.batch for context in args.context]
+        steps = {f"{b} x {c}": profiled(models["layerzero"], b, c) for b, c in cells}
+        return steps | {"products": report.replaced["decoder"].get("products")}
     result = {"error_ratio": error_ratio(models, ids[:, :128]) if shape == "1B" else None}
     result["greedy_ids_equal_f32"] = greedy_ids_equal(shape, ids[:, :16])
-    result |= {"prefill_ms": {length: prefill_ms(models, ids[:, :length]) for length in PROMPTS}, "cells": []}
+    result |= {"prefill_ms": {length: prefill_ms(models, ids[:, :length]) for length in args.prompts}, "cells": []}
     for batch in args.batch:
         compiled = (
             torch.compile(models["transformers"].forward, mode="reduce-overhead", dynamic=False)
@@ -194,7 +238,7 @@ def cells(shape, args, rate):
                 cell |= measure(models, compiled, batch, context, args)
             result["cells"].append(cell)
             print(shape, cell, file=sys.stderr, flush=True)
-    kept = ("count", "calls", "captured", "not_captured")
+    kept = ("count", "calls", "captured", "not_captured", "products")
     result["replaced"] = {part: {k: e[k] for k in kept if k in e} for part, e in report.replaced.items()}
     return result | {"left": report.left}
 
@@ -209,6 +253,8 @@ def main():
     parser.add_argument(
         "--compiled", action="store_true", help="also torch.compile's reduce-overhead, which takes a minute a cell"
     )
+    parser.add_argument("--prompts", nargs="*", type=int, default=PROMPTS, help="lengths of prompts")
+    parser.add_argument("--profile", action="store_true", help="the kernels of one step of LayerZero's, not the times")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("decode_step: wanted a CUDA device, got none")
@@ -217,6 +263,7 @@ def main():
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
+    result["dependent_launches"] = os.environ.get("LAYERZERO_DEPENDENT_LAUNCHES", "1")
     result |= {"rounds": args.rounds, "steps": args.steps, "dtype": "bfloat16"}
     with torch.inference_mode():
         rate = copy_rate()

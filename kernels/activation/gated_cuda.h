@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/activation/functions_cuda.h"
+#include "kernels/dependent_cuda.h"
 
 namespace lz {
 
@@ -67,6 +68,8 @@ __global__ void __launch_bounds__(kGatedThreads) Gated(const __grid_constant__ G
   using V = Vector<T, kN>;
   constexpr int kBatch = kForm == GatedForm::kOne ? 4 : 2;
   const int64_t n = a.n / kN, of_block = int64_t(a.vectors) * blockDim.x;
+  LetLaterKernelsBegin();
+  WaitForEarlierKernels();
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const V* gate = reinterpret_cast<const V*>(a.gate + a.gate_rows[row]);
     const V* up = kForm == GatedForm::kTwo ? reinterpret_cast<const V*>(a.up + a.up_rows[row]) : nullptr;
@@ -96,8 +99,8 @@ int32_t RunGated(GatedRows<T> a, F f, cudaStream_t stream) {
   a.vectors = all < kManyGated ? 1 : kForm == GatedForm::kOne ? 4 : 2;
   const int64_t chunks = (vectors + a.vectors * threads - 1) / (a.vectors * threads);
   const dim3 grid(unsigned(a.rows < kMaxRows ? a.rows : kMaxRows), unsigned(chunks < kMaxGridY ? chunks : kMaxGridY));
-  Gated<kForm, T, kN><<<grid, unsigned(threads), 0, stream>>>(a, f);
-  return Launched();
+  return LaunchDependent(&Gated<kForm, T, kN, F>, {.grid = grid, .block = dim3(unsigned(threads)), .stream = stream}, a,
+                         f);
 }
 
 // Chooses the width of the accesses; dense rows become one. `narrow`: f of single elements.

@@ -70,6 +70,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) FewRows(const Call<T> call,
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp, parts = 1 << call.parts_log2;
   const int first = int(blockIdx.x) * (int(blockDim.x) / kWarp >> call.parts_log2) * kColumns;  // column of the block
   const int column = first + (warp >> call.parts_log2) * kColumns, last = call.n - 1;
+  const int columns = (int(blockDim.x) / kWarp >> call.parts_log2) * kColumns;
+  for (int i = int(threadIdx.x); call.fetched != 0 && i < columns && first + i < call.n; i += int(blockDim.x)) {
+    FetchIntoL2(call.weight + (first + i) * call.weight_stride, call.fetched);
+  }
+  WaitForEarlierKernels();
+  LetLaterKernelsBegin();  // not before: with a third product on its way the cache would be too small
   const int stages = (call.k + F::kStageValues - 1) / F::kStageValues;
   Sums<T, F, kTiles> sums;
   if (column < call.n) {
@@ -114,7 +120,6 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) FewRows(const Call<T> call,
     }
   }
   __syncthreads();
-  const int columns = (int(blockDim.x) / kWarp >> call.parts_log2) * kColumns;
   for (int i = int(threadIdx.x); i < columns * call.rows; i += int(blockDim.x)) {
     const int m = i / columns, of_block = i % columns, j = first + of_block;
     if (j >= call.n) continue;
@@ -137,9 +142,9 @@ int32_t Run(Call<T> call, const typename F::Params& params, cudaStream_t stream)
   if (call.weight_stride * (kColumns - 1) > UINT32_MAX) return LZ_LAUNCH_REFUSED;
   const int64_t tiles = (call.n + kColumns - 1) / kColumns;
   const int stages = (call.k + F::kStageValues - 1) / F::kStageValues;
-  const bool few = tiles * 8 < kWantedWarps / 2;  // one block has a multiprocessor to itself
+  const bool few = tiles * 8 <= kWantedWarps / 2;  // one block has a multiprocessor to itself
   int warps = few ? kMostWarps : 8;
-  while (warps > 1 && (warps * kBytes > (few ? 2 : 1) * kHalfShared ||
+  while (warps > 1 && (warps * kBytes > (few && F::kScaled ? 2 : 1) * kHalfShared ||
                        !AllowShared(reinterpret_cast<const void*>(&FewRows<T, F, kTiles>), warps * kBytes))) {
     warps /= 2;
   }
@@ -147,9 +152,14 @@ int32_t Run(Call<T> call, const typename F::Params& params, cudaStream_t stream)
   while (1 << parts < warps && 1 << parts < stages && (tiles << parts) < kWantedWarps) ++parts;
   call.parts_log2 = parts;
   const int64_t of_block = warps >> parts;
-  FewRows<T, F, kTiles>
-      <<<unsigned((tiles + of_block - 1) / of_block), unsigned(warps * kWarp), warps * kBytes, stream>>>(call, params);
-  return Launched();
+  const bool aligned = Aligned(call.weight) && call.weight_stride % kVectorBytes == 0;
+  const int64_t fetched = kFetched / call.n < call.row_bytes ? kFetched / call.n : call.row_bytes;
+  if (aligned && HasDependentLaunches()) call.fetched = uint32_t(fetched / kVectorBytes * kVectorBytes);
+  const DependentShape shape = {.grid = dim3(unsigned((tiles + of_block - 1) / of_block)),
+                                .block = dim3(unsigned(warps * kWarp)),
+                                .bytes = size_t(warps * kBytes),
+                                .stream = stream};
+  return LaunchDependent(&FewRows<T, F, kTiles>, shape, call, params);
 }
 
 template <class T, class F>

@@ -16,6 +16,7 @@
 #pragma once
 
 #include "kernels/cuda_copy.h"
+#include "kernels/dependent_cuda.h"
 #include "kernels/gemm/pairs_cuda.h"
 
 namespace lz::few_rows {
@@ -27,6 +28,7 @@ inline constexpr int kStages = 3;
 inline constexpr int kMostWarps = 16;
 inline constexpr int64_t kWantedWarps = 2048;   // that fill a device
 inline constexpr int kHalfShared = 112 * 1024;  // of a multiprocessor's shared memory
+inline constexpr int64_t kFetched = 16 << 20;   // bytes of a call: what arrives while the kernels before it end
 
 // Lane t of four gets of 32 values
 enum class Order : uint8_t {
@@ -46,6 +48,7 @@ struct Call {
   T* out;  // contiguous
   int32_t rows, n, k;
   int32_t parts_log2;  // warps of a tile
+  uint32_t fetched;    // bytes of each weight row that are brought into the second-level cache before x is there
 };
 
 // Factors of rows g and g + 8 of a tile.
@@ -185,7 +188,7 @@ struct Sums {
 // and of each further one while the unit before is multiplied: left to the compiler, FP8 waited for each.
 template <class T, class F, int kTiles>
 struct Inputs {
-  static constexpr bool kEarly = kTiles == 1;
+  static constexpr bool kEarly = kTiles == 1 || !F::kScaled;
   static constexpr int kOf = F::kOrder == Order::kOctets ? 8 : 4;  // values of a lane in a row
   static constexpr int kUnits = StageOf<F>::kUnits, kHeld = kEarly ? kUnits : 2;
   const T* row[kTiles];

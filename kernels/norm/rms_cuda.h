@@ -40,6 +40,8 @@ __global__ void __launch_bounds__(kRowLanes == kWarp ? kWarp * kNormRowsPerBlock
   using V = Vector<T, kN>;
   const int n = int(a.hidden / kN);
   constexpr bool kTail = kRowLanes == kMostNormLanes;
+  LetLaterKernelsBegin();
+  WaitForEarlierKernels();
   for (int64_t row = int64_t(blockIdx.x) * blockDim.y + threadIdx.y; row < a.rows;
        row += int64_t(gridDim.x) * blockDim.y) {
     const V* x = reinterpret_cast<const V*>(a.x + RowStart(a.x_rows, row));
@@ -91,9 +93,9 @@ int32_t RunRms(const NormRows<T>& a, cudaStream_t stream) {
   constexpr int kRows = kRowLanes == kWarp ? kNormRowsPerBlock : 1;
   constexpr int64_t kMaxBlocks = 1 << 20;  // with more rows, blocks process several
   const int64_t blocks = (a.rows + kRows - 1) / kRows;
-  RmsNorm<T, kN, kRowLanes, kHeld, kEarly, kResidual>
-      <<<unsigned(blocks < kMaxBlocks ? blocks : kMaxBlocks), dim3(kRowLanes, kRows), 0, stream>>>(a);
-  return Launched();
+  const dim3 grid(unsigned(blocks < kMaxBlocks ? blocks : kMaxBlocks));
+  return LaunchDependent(&RmsNorm<T, kN, kRowLanes, kHeld, kEarly, kResidual>,
+                         {.grid = grid, .block = dim3(kRowLanes, kRows), .stream = stream}, a);
 }
 
 template <class T, int kN, bool kResidual>

@@ -2,7 +2,7 @@
 // of a longer row is read again.
 #pragma once
 
-#include "kernels/cuda.h"
+#include "kernels/dependent_cuda.h"
 
 namespace lz {
 

@@ -323,3 +323,16 @@ def test_a_compiled_model_is_not_compiled_again_for_each_count():
         first = compiled(ids, use_cache=False).logits
         for _ in range(3):
             assert torch.equal(compiled(ids, use_cache=False).logits, first)
+
+
+def test_the_fastest_products_are_kept(monkeypatch, replayed, pair):
+    _, ours, report = pair
+    monkeypatch.setattr(captured, "_kernels_of", lambda step: ("tests.none", "torch.linear"))
+    monkeypatch.setattr(captured, "_times_of", lambda replays: {name: float(len(name)) for name in replays})
+    generated(ours, None)
+    measured = report.replaced["decoder"]["products"]
+    assert measured["2 x 1"] == {"us": {"selected": 8.0, "torch.linear": 12.0}, "taken": "selected"}
+    monkeypatch.setattr(captured, "_times_of", lambda replays: {name: -float(len(name)) for name in replays})
+    with lz.policy(strict_mode=True):  # captured again
+        generated(ours, None)
+    assert report.replaced["decoder"]["products"]["2 x 1"]["taken"] == "torch.linear"

@@ -4,6 +4,7 @@
 // Workspace: none. Deterministic. Safe in graph captures. Source: own. An id outside the table stops the kernel, as
 // torch's does: the host cannot see it without waiting for the device.
 #include "kernels/cuda_types.h"
+#include "kernels/dependent_cuda.h"
 #include "kernels/spec.h"
 #include "ops/embedding/lookup.h"
 
@@ -27,6 +28,8 @@ struct Problem {
 template <class Unit>
 __global__ void __launch_bounds__(kThreads) Lookup(const __grid_constant__ Problem p) {
   const int of_block = p.batch * kThreads;
+  LetLaterKernelsBegin();
+  WaitForEarlierKernels();
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
     const int64_t id = LoadIndex(p.ids, p.places[row], p.wide_ids);
     if (id < 0 || id >= p.vocab) __trap();
@@ -55,8 +58,7 @@ int32_t Run(Problem p, int64_t row_bytes, int64_t stride_bytes, void* stream) {
   p.batch = p.rows * p.units < kMany ? 1 : kBatch;
   const int64_t of_block = int64_t(p.batch) * kThreads, chunks = (p.units + of_block - 1) / of_block;
   const dim3 grid(unsigned(p.rows < kMaxRows ? p.rows : kMaxRows), unsigned(chunks < kMaxGridY ? chunks : kMaxGridY));
-  Lookup<Unit><<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
-  return Launched();
+  return LaunchDependent(&Lookup<Unit>, {.grid = grid, .block = dim3(kThreads), .stream = stream}, p);
 }
 
 int32_t Launch(const lz_kernel_args* args) {

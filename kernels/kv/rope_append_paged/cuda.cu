@@ -6,6 +6,7 @@
 // Workspace: none. Deterministic where slots differ. Safe in graph captures. The host cannot see indices without
 // waiting for the device: a row whose slot is outside the cache is not stored, heads at a position outside the tables
 // become NaN. Source: own; formula from arXiv:2104.09864 eq. 34. 16-byte accesses where strides allow them.
+#include "kernels/dependent_cuda.h"
 #include "kernels/kv/rows_cuda.h"
 #include "kernels/spec.h"
 #include "ops/kv/rope_append_paged.h"
@@ -142,6 +143,8 @@ __device__ void TurnUnit(const Problem& p, int64_t row, int64_t position, int64_
 
 template <class T, int kN, bool kInterleaved>
 __global__ void __launch_bounds__(kThreads) RopeAppend(const Problem p) {
+  LetLaterKernelsBegin();
+  WaitForEarlierKernels();
   for (int64_t row = blockIdx.x; row < p.n; row += gridDim.x) {
     const int64_t slot = LoadIndex(p.slots, row * p.slot_stride, p.wide_slots);
     int64_t position = p.ids ? LoadIndex(p.ids, row * p.id_stride, p.wide_ids) : row;
@@ -173,12 +176,8 @@ int32_t Run(Problem p, int32_t heads, int32_t d, bool interleaved, cudaStream_t 
   const int64_t parts = p.n < kManyRows ? (p.of_row + kThreads - 1) / kThreads : 1;
   const dim3 grid(unsigned(p.n < int64_t{1} << 30 ? p.n : int64_t{1} << 30),
                   unsigned(parts < kMaxGridY ? parts : kMaxGridY));
-  if (interleaved) {
-    RopeAppend<T, kN, true><<<grid, kThreads, 0, stream>>>(p);
-  } else {
-    RopeAppend<T, kN, false><<<grid, kThreads, 0, stream>>>(p);
-  }
-  return Launched();
+  const auto kernel = interleaved ? &RopeAppend<T, kN, true> : &RopeAppend<T, kN, false>;
+  return LaunchDependent(kernel, {.grid = grid, .block = dim3(kThreads), .stream = stream}, p);
 }
 
 // Whether groups of `lanes` columns begin at multiples of 16 bytes, or of their own size where that is less.

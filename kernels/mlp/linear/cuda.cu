@@ -10,10 +10,11 @@ namespace {
 using namespace lz::ops::mlp_linear;
 
 #ifdef __CUDACC__
-// A Format of few_rows_cuda.h: the weights themselves.
+// A Format of few_rows_cuda.h: the weights themselves, kBytes of a row in a stage.
+template <int kBytes>
 struct Plain {
   struct Params {};
-  static constexpr int kStageBytes = 128, kStageValues = 64, kExtraBytes = 0, kFactorsBytes = 0;
+  static constexpr int kStageBytes = kBytes, kStageValues = kBytes / 2, kExtraBytes = 0, kFactorsBytes = 0;
   static constexpr bool kScaled = false, kOffsets = false, kHalfUnits = false, kPrepared = false, kOften = true;
   static constexpr few_rows::Order kOrder = few_rows::Order::kNatural;
   __device__ Plain(const Params&, int, int, int) {}
@@ -31,11 +32,12 @@ struct Plain {
 };
 #endif
 
+template <int kBytes>
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor* t = args->tensors;
   return few_rows::Launch(t[kInput], t[kWeight], t[kBias], t[kOutput], [&]<class T>(few_rows::Call<T> call) {
     call.weight_stride *= int64_t(sizeof(T)), call.row_bytes *= int64_t(sizeof(T));
-    return few_rows::Run<T, Plain>(call, {}, args->stream);
+    return few_rows::Run<T, Plain<kBytes>>(call, {}, args->stream);
   });
 }
 
@@ -44,9 +46,16 @@ constexpr auto kConstraints = few_rows::WithCalls({
     {"k", Rel::kMultipleOf, 16},
     {"input.alignment", Rel::kGe, 3},
 });
-constexpr std::array kFamily = {CudaSpec(
-    "cuda.mlp.linear", &Launch,
-    {.dtypes = few_rows::kInputs, .constraints = kConstraints, .accepts = kAcceptsAll, .priority = kNotYetMeasured})};
+constexpr KernelSpec Spec(std::string_view id, lz_launch_fn launch, int32_t priority) {
+  return CudaSpec(id, launch,
+                  {.operation = "mlp.linear",
+                   .dtypes = few_rows::kInputs,
+                   .constraints = kConstraints,
+                   .accepts = kAcceptsAll,
+                   .priority = priority});
+}
+constexpr std::array kFamily = {Spec("cuda.mlp.linear", &Launch<128>, kNotYetMeasured),
+                                Spec("cuda.mlp.linear.long", &Launch<256>, kNotYetMeasured - 1)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

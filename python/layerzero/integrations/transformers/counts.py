@@ -19,7 +19,8 @@ class KernelizeReport:
     replaced: part -> {"count": modules, "operation", "calls": how often the operation answered for them so far,
     "in_program": how often a program ran in place of one of them}; of a program {"count", "operation", "calls", `aside`:
     {why the model's own code ran instead: how often}}, on a CUDA device with "captured": decode steps that ran as graphs,
-    and "not_captured": {why one did not: how often}
+    "not_captured": {why one did not: how often} and "products": {"batch x length" of a step: {"us": {a kernel of all
+    products, or "selected" for what each call selects: microseconds of a replay}, "taken": one of them}}
     left: part -> why it stays with the model's own code
     weights: what weights= did
     """
@@ -42,7 +43,7 @@ class KernelizeReport:
         """From here on: what was counted so far were trials."""
         for entry in self.replaced.values():
             entry["calls"] = 0
-            entry.pop("captured", None), entry.pop("not_captured", None)
+            entry.pop("captured", None), entry.pop("not_captured", None), entry.pop("products", None)
             if "aside" in entry:
                 entry["aside"].clear()
             else:
@@ -98,6 +99,13 @@ def count_captured(holder: Any, reason: str) -> None:
     else:
         reasons = entry.setdefault("not_captured", {})
         reasons[reason] = reasons.get(reason, 0) + 1
+
+
+def note_products(holder: Any, measured: dict[str, dict[str, Any]]) -> None:
+    """What was measured of the products of captured steps, by shapes of the steps."""
+    entry = holder.__dict__.get(_PART)
+    if entry is not None:
+        entry["products"] = measured
 
 
 def find_parts(holder: Any, plan: Any, attention: dict[str, Any] | None) -> None:

@@ -354,6 +354,9 @@ def _is_ours(module, name):
 
 def _restore(model):
     mark = model.__dict__[_MARK]
+    for _, plan in plans_of(model):
+        if isinstance(plan, DecoderPlan):
+            plan.put_back()
     for module in model.modules():
         for name in ("_apply_gate", REPLICA, captured.AUTO_COMPILE.__name__):
             if _is_ours(module, name):

@@ -21,6 +21,11 @@ from layerzero.torch import captures
 
 _MOST_GRAPHS = 32  # of one model; the one used least recently is dropped
 LONG = "it is long enough for the device to be busy while the host calls"
+SELECTED = "selected"
+_FEW_ROWS = ("cuda.mlp.linear", "cuda.mlp.linear.long")  # kernels of products of few rows
+_MOST_FEW_ROWS = 16
+_NAMING = ("prefer_sources", "avoid_sources", "allow_sources", "locks", "rules")  # keys of a policy
+_TRIALS = 3  # replays with each kernel that are timed
 _MOST_ROWS = 512  # of one step: above, the device works longer than the host needs for the calls
 
 
@@ -30,6 +35,7 @@ class CapturedSteps:
     def __init__(self, forward: Any) -> None:
         self.forward = forward
         self.steps: OrderedDict[Any, Step] = OrderedDict()
+        self.measured: dict[str, dict[str, Any]] = {}  # see counts.KernelizeReport: "products"
         self.refused: dict[Any, str] = {}  # shapes and dtypes of inputs -> why such a step could not be captured
         self.stamp = _layerzero.plans_stamp()
         self.pool: Any = None  # the memory of the graphs; None: the next one makes it
@@ -69,6 +75,7 @@ class CapturedSteps:
 
             if step.replay is None and not is_first and kind not in self.refused:
                 self._capture(step, kind, run, run_and_count)
+                step.new.fill_(new)
             (step.replay or run_and_count)()
             step.advanced(past, new)
             reason = "" if step.replay else self.refused.get(kind)
@@ -82,6 +89,7 @@ class CapturedSteps:
             for step in self.steps.values():
                 step.replay = step.output = None
             self.refused.clear()
+            self.measured.clear()
             self.stamp, self.pool = stamp, None
 
     def _write(self, step: Step, inputs: Inputs, past: int, new: int) -> None:
@@ -95,11 +103,59 @@ class CapturedSteps:
         if self.pool is None:
             self.pool = torch.cuda.graph_pool_handle()
         try:
-            step.replay = record(run, run_and_count, self.pool)
+            self._capture_fastest(step, run, run_and_count)
             self.stamp = _layerzero.plans_stamp()  # first calls may have advanced it
         except Exception as error:  # of a library, of rotary tables that the host reads, of memory
             self.refused[kind] = f"its step cannot be captured: {type(error).__name__}: {str(error)[:200]}"
             self.pool = None  # torch takes no other capture into the pool of one that failed
+
+    def _capture_fastest(self, step: Step, run: Any, run_and_count: Any) -> None:
+        """With the kernels of products that are known for steps of this shape; the first time with each, and the fastest is
+        kept. Replays of the trial advance nothing: they store what the step itself will store."""
+        batch, length = step.inputs.rows.shape[:2]
+        name = f"{batch} x {length}"
+        known = self.measured.get(name)
+        made: dict[str, Any] = {}
+        for kernel in [known["taken"]] if known else [SELECTED, *_kernels_of(step)]:
+            step.kernel = None if kernel == SELECTED else kernel
+            try:
+                made[kernel] = record(run, run_and_count, self.pool), step.output
+            except Exception:
+                if known or kernel == SELECTED:
+                    raise
+        taken = next(iter(made), SELECTED)
+        if len(made) > 1:
+            step.new.fill_(0)
+            times = _times_of({kernel: replay for kernel, (replay, _) in made.items()})
+            taken = min(times, key=lambda kernel: times[kernel])
+            self.measured[name] = {"us": times, "taken": taken}
+        step.kernel = None if taken == SELECTED else taken
+        step.replay, step.output = made[taken]
+
+
+def _kernels_of(step: Step) -> tuple[str, ...]:
+    """Kernels for all products of a step, besides those that its calls select: those begin before the kernels before them have
+    ended, which no measurement of a call alone sees. None where the policy names kernels or wants the same choice each time."""
+    rows, device = step.inputs.rows.shape[0] * step.length, step.past.device
+    if rows > _MOST_FEW_ROWS or device.type != "cuda" or torch.cuda.get_device_capability(device)[0] < 9:
+        return ()
+    keys = policy_in_force()["keys"]
+    return () if keys["deterministic"]["value"] or any(keys[name]["value"] for name in _NAMING) else _FEW_ROWS
+
+
+def _times_of(replays: dict[str, Any]) -> dict[str, float]:
+    """Microseconds of each replay: the shortest of a few, in turns."""
+    times = dict.fromkeys(replays, float("inf"))
+    for number in range(_TRIALS + 1):
+        for name, replay in replays.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            replay()
+            end.record()
+            end.synchronize()
+            if number:  # the first replay of a graph uploads it
+                times[name] = min(times[name], round(begin.elapsed_time(end) * 1e3, 1))
+    return times
 
 
 def record(warm_up: Any, run: Any, pool: Any) -> Any:

@@ -61,6 +61,7 @@ class Step:
             self.first_query = numbers(batch + 1, torch.int32, length)
         self.length = length
         self.written = [-1, -1]  # what the device has as `past` and `new`
+        self.kernel: str | None = None  # of the products; None: what each call selects
         self.replay: Any = None
         self.output: Any = None  # (b, length, width), in the graphs' memory
 

@@ -17,11 +17,12 @@ from layerzero.integrations.transformers import arguments
 from layerzero.integrations.transformers.arguments import CACHE, EMBEDDED, IDS, MASK, POSITIONS, USE_CACHE
 from layerzero.integrations.transformers.caches import rows_cache
 from layerzero.integrations.transformers.caches.paged_cache import PagedCache
-from layerzero.integrations.transformers.counts import count_aside, count_captured, count_program
+from layerzero.integrations.transformers.counts import count_aside, count_captured, count_program, note_products
 from layerzero.integrations.transformers.run import captured
 from layerzero.integrations.transformers.run.captured_step import Branches
 from layerzero.integrations.transformers.run.layer_calls import run_layers
 from layerzero.integrations.transformers.run.plan import StackPlan
+from layerzero.integrations.transformers.run.products import Products, put_apart, put_together
 
 _OPS = _layerzero.ops
 _attention = _OPS["attention"]
@@ -42,12 +43,30 @@ _IGNORED = {"cache_position", "return_dict", "output_attentions", "output_hidden
 class DecoderPlan(StackPlan):
     """That of a base model which embeds, runs its layers and normalises, as Llama does."""
 
+    moved = False  # whether weights were moved to lie side by side
+
     def further_modules(self, base):
         self.norm = self.stack.norm, base.norm._parameters
         self.embedding = base.embed_tokens._parameters
         parts = [(layer.index, layer.attention) for layer in self.stack.layers]
         self.cache_sizes = [(index, own.key.heads, own.key.size, own.value.size) for index, own in parts]
         return [base.norm, base.embed_tokens]
+
+    def before_guard(self):
+        if self.device.type in CAPTURING and not torch.cuda.is_current_stream_capturing():
+            self.moved |= put_together(self.parameter_groups())
+
+    def put_back(self):
+        if self.moved:
+            put_apart(self.parameter_groups())
+
+    def parameter_groups(self):
+        """The weights, and the biases, of linear layers with one input."""
+        for tables in self.groups_of_products():
+            for name in ("weight", "bias"):
+                held = [table.get(name) for table in tables]
+                if all(type(each) is nn.Parameter for each in held):
+                    yield held
 
     def embed(self, ids):
         rows = self.blocks(self.embedding) if self.linears else None
@@ -188,7 +207,7 @@ def _run_decoder(base, plan, given):
     if plan.takes_programs(hidden) and paged == (pads is not None):
         hidden = plan.program().run(hidden, [(mask, cos, sin)], cache, past, pads)
     else:
-        hidden = run_layers(plan, hidden, cos, sin, _attention_over(cache, past + length, mask))
+        hidden = run_layers(plan, plan.products(), hidden, cos, sin, _attention_over(cache, past + length, mask))
     return hidden, cache
 
 
@@ -228,6 +247,8 @@ def _run_captured(base, plan, inputs, positions, mask, cache, past):
     if mask is not None:
         mask = _mask_of_step(mask, past, length, rows[0].shape[1])
     output, reason = steps.run(captured.Inputs(inputs, positions, mask), cache, rows, past)
+    if steps.measured:
+        note_products(base, steps.measured)
     if reason is not None:
         count_captured(base, reason)
     if type(cache) is DynamicCache:  # steps count on the device what a static cache holds
@@ -287,6 +308,7 @@ def _step_of(base, plan):
             rows = _paged_prefill(query.flatten(0, 1), keys, values, *place, scale, **capped)
             return rows.view(*query.shape[:3], -1)
 
-        return run_layers(plan, hidden, cos, sin, attend, branches)
+        products = plan.products() if step.kernel is None else Products(plan, step.kernel)
+        return run_layers(plan, products, hidden, cos, sin, attend, branches)
 
     return run

@@ -49,33 +49,39 @@ def _why_not_layer(layer: Layer, always_masked: bool) -> str | None:
     return None if all(norm.operation in _NORMS for norm in layer.norms) else "it has factors in the place of norms"
 
 
-def run_layers(plan: Any, hidden: Any, cos: Any, sin: Any, attend: Any, branches: Any = None) -> torch.Tensor:
-    """Returns what the norm after the layers makes of them. attend: (layer, query, key, value (b, length, heads, size), tables) -> (b, length,
+def run_layers(
+    plan: Any, products: Any, hidden: Any, cos: Any, sin: Any, attend: Any, branches: Any = None
+) -> torch.Tensor:
+    """Returns what the norm after the layers makes of them. products: a Products. attend: (layer, query, key, value (b, length, heads, size), tables) -> (b, length,
     heads, size); tables: None, or where there are branches the cosines and sines by which queries and keys are still to be turned. branches:
     side by side streams of a capture."""
     rope = plan.layers[0].shape.attention.rope
     tables = tuple(table[..., : rope.width] for table in (cos, sin))
     stream = _Stream(hidden)
-    side_by_side = branches.run if branches is not None else lambda *parts: [part() for part in parts]
+    side_by_side = branches.run if branches is not None else _in_turn
     for layer in plan.layers:
         own = layer.shape.attention
         late = branches is not None and not (own.query.behind or own.key.behind)  # turned where they are stored
-        _run_layer(plan, layer, stream, (tables, late), attend, side_by_side)
+        _run_layer(products, layer, stream, (tables, late), attend, side_by_side)
     norm, table = plan.norm
     return stream.normed(norm, table)
 
 
-def _run_layer(plan: Any, layer: Any, stream: "_Stream", tables: Any, attend: Any, side_by_side: Any) -> None:
+def _in_turn(*parts: Any) -> list[Any]:
+    return [part() for part in parts]
+
+
+def _run_layer(products: Any, layer: Any, stream: "_Stream", tables: Any, attend: Any, side_by_side: Any) -> None:
     shape = layer.shape
     rows = stream.source(shape.attention_norms, layer)
     read = stream.rows
-    stream.push(_attention(plan, layer, rows, tables, attend, side_by_side), shape.attention_norms, layer)
+    stream.push(_attention(products, layer, rows, tables, attend, side_by_side), shape.attention_norms, layer)
     if not shape.parallel:
         rows = stream.source(shape.mlp_norms, layer)
     elif shape.mlp_norms.before != shape.attention_norms.before:
         before = shape.mlp_norms.before
         rows = read if before is None else _normed(read, before, layer[before.name])
-    stream.push(_mlp(plan, layer, shape.mlp, rows), shape.mlp_norms, layer)
+    stream.push(_mlp(products, layer, shape.mlp, rows), shape.mlp_norms, layer)
 
 
 class _Stream:
@@ -123,24 +129,30 @@ def _normed(rows: torch.Tensor, norm: Norm, table: Any) -> torch.Tensor:
     return _OPS[norm.operation](rows, **_arguments(norm, table, rows.shape[-1]))
 
 
-def _attention(plan: Any, layer: Any, rows: Any, tables: Any, attend: Any, side_by_side: Any) -> torch.Tensor:
+def _attention(products: Any, layer: Any, rows: Any, tables: Any, attend: Any, side_by_side: Any) -> torch.Tensor:
     own = layer.shape.attention
     parts = (own.query, own.key, own.value)
     tables, late = tables
-    shared: dict[str, torch.Tensor] = {}
-    if len(own.linears) < len(parts):  # one product for several of them
-        shared = {name: plan.multiply(rows, layer[name]) for name in own.linears}
+    one = products.together(rows, [layer[name] for name in own.linears])
+    shared: dict[str, torch.Tensor] = {} if one is None else dict(zip(own.linears, one, strict=True))
+    if one is not None:
+        side_by_side = _in_turn
+    elif len(own.linears) < len(parts):  # one product for several of them
+        shared = {name: products.multiply(rows, layer[name]) for name in own.linears}
     query, key, value = side_by_side(
-        *(partial(_heads, plan, layer, part, rows, shared, None if late else tables) for part in (own.query, own.key)),
-        partial(_heads, plan, layer, own.value, rows, shared, None),
+        *(
+            partial(_heads, products, layer, part, rows, shared, None if late else tables)
+            for part in (own.query, own.key)
+        ),
+        partial(_heads, products, layer, own.value, rows, shared, None),
     )
     mixed = attend(layer, query, key, value, tables if late else None)
-    return plan.multiply(mixed.reshape(*rows.shape[:2], -1), layer[own.out])
+    return products.multiply(mixed.reshape(*rows.shape[:2], -1), layer[own.out])
 
 
-def _heads(plan: Any, layer: Any, part: Heads, rows: Any, shared: Any, tables: Any) -> torch.Tensor:
+def _heads(products: Any, layer: Any, part: Heads, rows: Any, shared: Any, tables: Any) -> torch.Tensor:
     """(b, length, heads, size); turned where there are tables."""
-    given = shared[part.linear] if part.linear in shared else plan.multiply(rows, layer[part.linear])
+    given = shared[part.linear] if part.linear in shared else products.multiply(rows, layer[part.linear])
     width = part.heads * part.size
     if part.norm is not None and part.whole:
         given = _normed(given, part.norm, layer[part.norm.name])
@@ -159,8 +171,10 @@ def _heads(plan: Any, layer: Any, part: Heads, rows: Any, shared: Any, tables: A
     return heads
 
 
-def _mlp(plan: Any, layer: Any, mlp: Mlp, rows: torch.Tensor) -> torch.Tensor:
-    given = {name: plan.multiply(rows, layer[name]) for name in mlp.linears}
+def _mlp(products: Any, layer: Any, mlp: Mlp, rows: torch.Tensor) -> torch.Tensor:
+    one = products.together(rows, [layer[name] for name in mlp.linears])
+    found = [products.multiply(rows, layer[name]) for name in mlp.linears] if one is None else one
+    given = dict(zip(mlp.linears, found, strict=True))
 
     def part(columns: Columns) -> torch.Tensor:
         found = given[columns.linear]
@@ -175,4 +189,4 @@ def _mlp(plan: Any, layer: Any, mlp: Mlp, rows: torch.Tensor) -> torch.Tensor:
         further = {} if mlp.kind is None else {"approximate": mlp.kind}
         gate: Any = mlp.gate
         hidden = _OPS[mlp.operation](part(gate), part(mlp.up), **further)
-    return plan.multiply(hidden, layer[mlp.out])
+    return products.multiply(hidden, layer[mlp.out])

@@ -11,6 +11,7 @@ from layerzero.integrations.transformers.arguments import signature_of
 from layerzero.integrations.transformers.layers import Alibi, Experts, Layer, Stack
 from layerzero.integrations.transformers.run.block import BlockProgram
 from layerzero.integrations.transformers.run.blocks import GROUP, BlockLinear, join, write_guard
+from layerzero.integrations.transformers.run.products import Products
 from layerzero.integrations.transformers.run.released import ReleasedParameter
 from layerzero.integrations.transformers.run.steps import DTYPES
 from layerzero.integrations.transformers.structure import (
@@ -218,8 +219,12 @@ class StackPlan:
         reason = self._why_changed()
         if reason is None and not any(self.hooks) and self.device.type in ("cpu", "cuda"):
             self.tables_so_far = self._writes_of_tables()
+            self.before_guard()
             self.guard = self._look()
         return reason
+
+    def before_guard(self):
+        """Called where all that runs is known to be plain, before the guard holds it."""
 
     def _writes_of_tables(self):
         """How often tables of positions were written: runs read those of one layer in place of all."""
@@ -295,6 +300,21 @@ class StackPlan:
         if "program" not in held:
             held["program"] = BlockProgram(self)
         return held["program"]
+
+    def products(self):
+        """How runs by calls multiply; `why_changed` has said None."""
+        held = self.guard[2] if self.guard else {}
+        if "products" not in held:
+            held["products"] = Products(self)
+        return held["products"]
+
+    def groups_of_products(self):
+        """The parameter tables of linear layers with one input, of each layer."""
+        for layer in self.layers:
+            for part in (layer.shape.attention, layer.shape.mlp):
+                names = getattr(part, "linears", ())
+                if len(names) > 1:
+                    yield [layer[name] for name in names]
 
     def captured(self, make):
         """The captured steps of the weights as they are; None where nothing guards the weights."""
