@@ -24,7 +24,7 @@ struct DependentShape {
 };
 
 // Whether kernels of the current device begin before those before them have ended. Asked once for each device;
-// LAYERZERO_DEPENDENT_LAUNCHES=0 turns it off for the process.
+// _LAYERZERO_DEPENDENT_KERNELS=0 turns it off for the process.
 inline bool HasDependentLaunches() {
   static std::atomic<int8_t> known[kMostDevices];  // 1: no, 2: yes
   int device = 0;
@@ -34,7 +34,7 @@ inline bool HasDependentLaunches() {
   }
   int8_t has = known[device].load(std::memory_order_relaxed);
   if (has == 0) {
-    const char* const asked = std::getenv("LAYERZERO_DEPENDENT_LAUNCHES");
+    const char* const asked = std::getenv("_LAYERZERO_DEPENDENT_KERNELS");
     int major = 0;
     const bool on = (asked == nullptr || asked[0] != '0') &&
                     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess;

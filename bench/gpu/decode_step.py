@@ -8,7 +8,7 @@ kernelized with a static cache, alone again (A/A); with --compiled also torch.co
 Caches are filled with random numbers. `floor_ms` is what reading weights, keys and values once takes at the copy rate.
 A cell that does not fit into the device's memory says so. With --profile the kernels of one step, where they begin, how
 long they take and how long the device did nothing before them (less than 0: it began before the last one had ended), and
-where the host spends its time, in place of the times. LAYERZERO_DEPENDENT_LAUNCHES=0 lets no kernel begin early.
+where the host spends its time, in place of the times. _LAYERZERO_DEPENDENT_KERNELS=0 lets no kernel begin early.
 """
 
 import argparse
@@ -263,7 +263,7 @@ def main():
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
-    result["dependent_launches"] = os.environ.get("LAYERZERO_DEPENDENT_LAUNCHES", "1")
+    result["dependent_launches"] = os.environ.get("_LAYERZERO_DEPENDENT_KERNELS", "1")
     result |= {"rounds": args.rounds, "steps": args.steps, "dtype": "bfloat16"}
     with torch.inference_mode():
         rate = copy_rate()

@@ -175,7 +175,7 @@ print(layer.run(tests.numbers(2, tests.HIDDEN, seed=5)).float().sum(-1).tolist()
 def test_the_same_bits_with_dependent_launches_off():
     found = []
     for value in ("0", "1"):
-        environment = os.environ | {"LAYERZERO_DEPENDENT_LAUNCHES": value}
+        environment = os.environ | {"_LAYERZERO_DEPENDENT_KERNELS": value}
         run = subprocess.run(
             [sys.executable, "-c", PROGRAM],
             env=environment,

@@ -110,7 +110,7 @@ __device__ void Keep(const kv::PagedSide& s, int64_t at, int head, const Vector<
 }
 
 template <class T, int kN, bool kInterleaved>
-__device__ void TurnUnit(const Problem& p, int64_t row, int64_t position, int64_t at_slot, int unit) {
+__device__ void TurnUnit(const Problem& p, int64_t row, int64_t position, int64_t slot, bool kept, int unit) {
   const bool is_key = unit >= p.of_queries;
   if (is_key) unit -= p.of_queries;
   const int h = unit / p.of_head, of_head = unit - h * p.of_head;
@@ -134,7 +134,7 @@ __device__ void TurnUnit(const Problem& p, int64_t row, int64_t position, int64_
     const int column = half == 0 ? c.first : c.second;
     if (half == 1 && !turns) break;
     if (is_key) {
-      Keep(p.key, at_slot + h * p.key.head + column, h, c.v[half]);
+      if (kept) Keep(p.key, kv::SlotOffset(p.key, slot) + h * p.key.head + column, h, c.v[half]);
     } else {
       *reinterpret_cast<Vector<T, kN>*>(static_cast<T*>(p.out) + row * p.out_row + h * p.out_head + column) = c.v[half];
     }
@@ -149,16 +149,15 @@ __global__ void __launch_bounds__(kThreads) RopeAppend(const Problem p) {
     const int64_t slot = LoadIndex(p.slots, row * p.slot_stride, p.wide_slots);
     int64_t position = p.ids ? LoadIndex(p.ids, row * p.id_stride, p.wide_ids) : row;
     if (position >= p.table_rows) position = -1;
-    const bool kept = slot >= 0 && slot < p.key.slots;
-    const int last = kept ? p.of_row : p.of_queries;
-    for (int unit = int(blockIdx.y * kThreads + threadIdx.x); unit < last; unit += int(gridDim.y * kThreads)) {
+    const bool kept = slot >= 0 && slot < p.key.slots;  // asked late: what is stored is loaded while the slot is
+    for (int unit = int(blockIdx.y * kThreads + threadIdx.x); unit < p.of_row; unit += int(gridDim.y * kThreads)) {
       if (unit < p.all) {
-        TurnUnit<T, kN, kInterleaved>(p, row, position, kept ? kv::SlotOffset(p.key, slot) : 0, unit);
+        TurnUnit<T, kN, kInterleaved>(p, row, position, slot, kept, unit);
       } else {
         const int of_head = p.value.width / kN, h = (unit - p.all) / of_head, j = (unit - p.all - h * of_head) * kN;
         const T* x = static_cast<const T*>(p.value.rows) + row * p.value.row + h * p.value.row_head + j;
-        Keep(p.value, kv::SlotOffset(p.value, slot) + h * p.value.head + j, h,
-             *reinterpret_cast<const Vector<T, kN>*>(x));
+        const auto v = *reinterpret_cast<const Vector<T, kN>*>(x);
+        if (kept) Keep(p.value, kv::SlotOffset(p.value, slot) + h * p.value.head + j, h, v);
       }
     }
   }
