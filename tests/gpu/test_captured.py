@@ -112,6 +112,21 @@ def test_new_weights_policy_and_stream():
     assert captured(report) > 60
 
 
+def test_weights_of_one_input_lie_side_by_side_until_unkernelize():
+    theirs, ours, report = pair(torch.bfloat16)
+    generated(ours, None)
+    attention, mlp = ours.model.layers[0].self_attn, ours.model.layers[0].mlp
+    for parts in ((attention.q_proj, attention.k_proj, attention.v_proj), (mlp.gate_proj, mlp.up_proj)):
+        assert len({part.weight.untyped_storage().data_ptr() for part in parts}) == 1
+    measured = report.replaced["decoder"]["products"]["2 x 1"]
+    assert measured["taken"] in measured["us"] and len(measured["us"]) == 3, measured
+    assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
+    lz.unkernelize(ours)
+    for weight in ours.parameters():
+        assert weight.untyped_storage().nbytes() == weight.nbytes
+    assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
+
+
 def test_two_caches_in_turns_then_inference_mode_after_no_grad():
     theirs, ours, report = pair()
     ids = torch.arange(3, 43, device="cuda").view(2, 20)

@@ -226,7 +226,8 @@ def kernelize(
     release_originals: frees the memory of all parameters that blocks replace. Gradients, state_dict, moving the
     model, and unkernelize then raise ReleasedWeightError; loading it again is the way back.
 
-    Weights, their names, state_dict and saved files stay as they are. Training, gradients and tracing take the model's
+    Weights, their names, state_dict and saved files stay as they are. On a CUDA device the parameters of linear layers with one
+    input move to one memory: what holds an address of them, as a graph that was captured before, is to be made again. Training, gradients and tracing take the model's
     own code. Raises RuntimeError while another thread runs the model, and for a part of a kernelized model; a wrapper
     around one is kernelized again as a whole.
     """
