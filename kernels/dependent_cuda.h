@@ -7,7 +7,6 @@
 // waits for this kernel relies on it, since the end of a grid says that the grid before has ended only if it waited.
 #pragma once
 
-#include <cstdlib>
 #include <type_traits>
 
 #include "kernels/cuda_shared.h"
@@ -23,22 +22,26 @@ struct DependentShape {
   unsigned cluster = 1;  // blocks along x
 };
 
-// Whether kernels of the current device begin before those before them have ended. Asked once for each device;
-// _LAYERZERO_DEPENDENT_KERNELS=0 turns it off for the process.
+// Tests and measurements turn it off for a while (lz_cuda_dependent_launches).
+inline std::atomic<bool>& DependentsAllowed() {
+  static std::atomic<bool> allowed{true};
+  return allowed;
+}
+
+// Whether kernels of the current device begin before those before them have ended. Asked once for each device.
 inline bool HasDependentLaunches() {
   static std::atomic<int8_t> known[kMostDevices];  // 1: no, 2: yes
   int device = 0;
+  if (!DependentsAllowed().load(std::memory_order_relaxed)) return false;
   if (cudaGetDevice(&device) != cudaSuccess || device >= kMostDevices) {
     cudaGetLastError();
     return false;
   }
   int8_t has = known[device].load(std::memory_order_relaxed);
   if (has == 0) {
-    const char* const asked = std::getenv("_LAYERZERO_DEPENDENT_KERNELS");
     int major = 0;
-    const bool on = (asked == nullptr || asked[0] != '0') &&
-                    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess;
-    has = on && major >= kFirstMajorWithDependents ? 2 : 1;
+    const bool known_major = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess;
+    has = known_major && major >= kFirstMajorWithDependents ? 2 : 1;
     known[device].store(has, std::memory_order_relaxed);
   }
   return has == 2;

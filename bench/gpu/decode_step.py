@@ -8,14 +8,17 @@ kernelized with a static cache, alone again (A/A); with --compiled also torch.co
 Caches are filled with random numbers. `floor_ms` is what reading weights, keys and values once takes at the copy rate.
 A cell that does not fit into the device's memory says so. With --profile the kernels of one step, where they begin, how
 long they take and how long the device did nothing before them (less than 0: it began before the last one had ended), and
-where the host spends its time, in place of the times. _LAYERZERO_DEPENDENT_KERNELS=0 lets no kernel begin early.
+where the host spends its time, in place of the times. With --serial also a
+side whose kernels begin only when those before them have ended.
 """
 
 import argparse
+import contextlib
 import copy
 import cProfile
+import ctypes
 import json
-import os
+import pathlib
 import pstats
 import statistics
 import sys
@@ -28,6 +31,7 @@ from layerzero.integrations.transformers.arguments import cache_argument
 
 SIDES = ("transformers", "layerzero")
 STATIC = ("layerzero_static", "compiled")
+SERIAL = "layerzero_serial"
 ERROR_BAR = 1.25
 PROMPTS = (16, 128, 512, 1024)
 
@@ -66,13 +70,31 @@ def both(dtype, shape, layers=None):
         model = transformers.LlamaForCausalLM(config(shape, layers)).eval()
     torch.set_default_dtype(torch.float32)
     ours = copy.deepcopy(model, {id(p): p for p in model.parameters()})
+    models = {
+        "transformers": model,
+        "layerzero": ours,
+        SERIAL: copy.deepcopy(model, {id(p): p for p in model.parameters()}),
+    }
     report = lz.kernelize(ours)
-    return {"transformers": model, "layerzero": ours}, report
+    with serial_launches():
+        lz.kernelize(models[SERIAL])
+    return models, report
+
+
+@contextlib.contextmanager
+def serial_launches():
+    """Kernels begin only when those before them have ended; what is captured here stays so."""
+    library = ctypes.CDLL(str(pathlib.Path(lz.__file__).parent / "liblayerzero_cuda.so"))
+    library.lz_cuda_dependent_launches(0)
+    try:
+        yield
+    finally:
+        library.lz_cuda_dependent_launches(1)
 
 
 def error_ratio(models, ids):
     """Returns maximum and mean error of the logits against FP64, as multiples of Transformers' own."""
-    logits = {side: model(ids).logits.double() for side, model in models.items()}
+    logits = {side: models[side](ids).logits.double() for side in SIDES}
     exact = copy.deepcopy(models["transformers"]).double()(ids).logits
     errors = {side: (value - exact).abs() for side, value in logits.items()}
     own, other = errors["transformers"], errors["layerzero"]
@@ -138,6 +160,7 @@ def needed(model, batch, context):
 
 def measure(models, compiled, batch, context, args):
     forwards = {side: models[side] for side in SIDES} | {"layerzero_static": models["layerzero"]}
+    forwards |= {SERIAL: models[SERIAL]} if args.serial else {}
     forwards |= {"compiled": compiled} if compiled is not None else {}
     names = [*forwards, "again"]
     samples = {name: [] for name in names}
@@ -145,7 +168,8 @@ def measure(models, compiled, batch, context, args):
         for name in names:
             forward = forwards.get(name, models["transformers"])
             model = models["layerzero" if name.startswith("layerzero") else "transformers"]
-            took = step_ms(forward, model, batch, context, args.steps, name in STATIC)
+            with serial_launches() if name == SERIAL else contextlib.nullcontext():
+                took = step_ms(forward, model, batch, context, args.steps, name in STATIC)
             samples[name] += [took] if number else []
             torch.cuda.empty_cache() if context * batch > 1 << 17 else None
     return _row(samples)
@@ -160,6 +184,7 @@ def _row(samples):
     best = min(("layerzero", "layerzero_static"), key=lambda side: statistics.median(samples[side]))
     row = {side: round(statistics.median(times), 4) for side, times in samples.items()}
     row |= {"speedup": ratio("transformers", "layerzero"), "best": best}
+    row |= {"over_serial": ratio(SERIAL, "layerzero")} if SERIAL in samples else {}
     row |= {"aa_spread": statistics.median(abs(b / a - 1) for a, b in zip(own, samples["again"], strict=True))}
     return row | ({"over_compiled": ratio("compiled", best)} if "compiled" in samples else {})
 
@@ -254,6 +279,7 @@ def main():
         "--compiled", action="store_true", help="also torch.compile's reduce-overhead, which takes a minute a cell"
     )
     parser.add_argument("--prompts", nargs="*", type=int, default=PROMPTS, help="lengths of prompts")
+    parser.add_argument("--serial", action="store_true", help="also without kernels that begin early")
     parser.add_argument("--profile", action="store_true", help="the kernels of one step of LayerZero's, not the times")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -263,7 +289,6 @@ def main():
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
-    result["dependent_launches"] = os.environ.get("_LAYERZERO_DEPENDENT_KERNELS", "1")
     result |= {"rounds": args.rounds, "steps": args.steps, "dtype": "bfloat16"}
     with torch.inference_mode():
         rate = copy_rate()

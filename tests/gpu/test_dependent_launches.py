@@ -1,9 +1,8 @@
 """Own kernels that begin before those before them have ended: a chain of them gives, bit for bit, what it gives when the
 device ends each kernel before the next one begins."""
 
-import os
-import subprocess
-import sys
+import ctypes
+from pathlib import Path
 
 import layerzero as lz
 import pytest
@@ -165,25 +164,13 @@ def test_streams_of_a_capture_that_part_and_join():
         assert torch.equal(run(), expected), repeat
 
 
-PROGRAM = """
-import torch, test_dependent_launches as tests
-layer = tests.Layer(2, tests.PRODUCTS[0])
-print(layer.run(tests.numbers(2, tests.HIDDEN, seed=5)).float().sum(-1).tolist())
-"""
-
-
-def test_the_same_bits_with_dependent_launches_off():
-    found = []
-    for value in ("0", "1"):
-        environment = os.environ | {"_LAYERZERO_DEPENDENT_KERNELS": value}
-        run = subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            env=environment,
-            cwd=os.path.dirname(__file__),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert run.returncode == 0, run.stderr
-        found.append(run.stdout)
-    assert found[0] == found[1] and len(found[0]) > 10
+@pytest.mark.parametrize("rows", [1, 16])
+def test_the_same_bits_without(rows):
+    layer, x = Layer(rows, PRODUCTS[0]), numbers(rows, HIDDEN, seed=5)
+    found = layer.run(x).clone()
+    library = ctypes.CDLL(str(Path(lz.__file__).parent / "liblayerzero_cuda.so"))
+    try:
+        library.lz_cuda_dependent_launches(0)
+        assert torch.equal(layer.run(x), found)
+    finally:
+        library.lz_cuda_dependent_launches(1)

@@ -43,7 +43,7 @@ _IGNORED = {"cache_position", "return_dict", "output_attentions", "output_hidden
 class DecoderPlan(StackPlan):
     """That of a base model which embeds, runs its layers and normalises, as Llama does."""
 
-    moved = False  # whether weights were moved to lie side by side
+    moved = False  # whether weights were put side by side
 
     def further_modules(self, base):
         self.norm = self.stack.norm, base.norm._parameters

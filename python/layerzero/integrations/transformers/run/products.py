@@ -1,4 +1,4 @@
-"""Products of the linear layers of a decoder that runs by calls: those with one input are one, where their weights lie side by side."""
+"""Products of the linear layers of a decoder that runs by calls: those with one input are one, where their weights are side by side."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from torch.nn import Parameter
 from layerzero import _layerzero
 
 _linear = _layerzero.ops["linear"]
-_GIVEN_BACK = 1 << 30  # bytes of weights that were moved, after which the allocator gives the old ones back
+_GIVEN_BACK = 1 << 30  # bytes of weights that were moved, after which the allocator returns the old ones
 
 
 class Products:
