@@ -94,3 +94,22 @@ def test_gradients_of_moved_parameters():
     moved(parts)
     sum(part(x).sum() for part in parts).backward()
     torch.testing.assert_close(parts[0].weight.grad, x.sum(0).expand(8, 16))
+
+
+@pytest.mark.parametrize("made_in", [True, False])
+def test_parameters_and_calls_of_inference_mode(made_in):
+    with torch.inference_mode(made_in):
+        parts = linears(bias=False)
+    with torch.inference_mode():
+        assert moved(parts, ("weight",))
+    for mode in (torch.inference_mode, torch.no_grad):
+        with mode():
+            x = torch.randn(1, 16)
+            for own, one in zip(parts, Products(plan_of()).together(x, [p._parameters for p in parts]), strict=True):
+                torch.testing.assert_close(one, own(x))
+    if not made_in:
+        parts[0](torch.randn(1, 16)).sum().backward()
+    with torch.inference_mode():
+        put_apart([[part.weight for part in parts]])
+    assert side_by_side([part.weight for part in parts]) is None
+    assert all(part.weight.is_inference() == made_in for part in parts)

@@ -65,40 +65,41 @@ def put_together(groups: Iterable[Sequence[Parameter]]) -> bool:
     """Moves the parameters of each group to one memory, where they follow one another: they stay views of their own. A group
     stays where it is if a parameter shares its memory with something, or if there is no memory for the move. Returns whether
     one was moved."""
-    moved, any_moved = 0, False
-    with torch.inference_mode(False), torch.no_grad():
-        for group in groups:
-            if side_by_side(group) is not None or not all(map(_is_alone, group)) or not _are_alike(group):
-                continue
-            try:
-                memory = group[0].new_empty(sum(p.shape[0] for p in group), *group[0].shape[1:])
-            except torch.OutOfMemoryError:
-                return any_moved
-            for parameter, own in zip(group, memory.split([p.shape[0] for p in group]), strict=True):
-                own.copy_(parameter)
-                parameter.data = own
-            moved, any_moved = moved + memory.nbytes, True
-            if moved >= _GIVEN_BACK:
-                _give_back(memory)
-                moved = 0
-        if moved:
-            _give_back(memory)
-    return any_moved
-
-
-def _give_back(like: torch.Tensor) -> None:
-    """The pieces that were left, which no larger one fits."""
-    if like.is_cuda:
+    moved, all_moved = 0, 0
+    for group in groups:
+        if side_by_side(group) is not None or not all(map(_is_alone, group)) or not _are_alike(group):
+            continue
+        try:
+            size = _move(group)
+        except torch.OutOfMemoryError:
+            break
+        moved, all_moved = moved + size, all_moved + size
+        if moved >= _GIVEN_BACK and group[0].is_cuda:  # what is left fits no larger one
+            torch.cuda.empty_cache()
+            moved = 0
+    if moved and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+    return all_moved > 0
+
+
+def _move(group: Sequence[Parameter]) -> int:
+    """Returns the bytes that were moved."""
+    sizes = [parameter.shape[0] for parameter in group]
+    with torch.inference_mode(group[0].is_inference()), torch.no_grad():
+        memory = group[0].new_empty(sum(sizes), *group[0].shape[1:])
+        for parameter, own in zip(group, memory.split(sizes), strict=True):
+            own.copy_(parameter)
+            parameter.data = own
+    return memory.nbytes
 
 
 def put_apart(groups: Iterable[Sequence[Parameter]]) -> None:
     """Undoes `put_together`: each parameter has memory of its own."""
-    with torch.inference_mode(False), torch.no_grad():
-        for group in groups:
-            if len(group) > 1 and side_by_side(group) is not None:
+    for group in groups:
+        if len(group) > 1 and side_by_side(group) is not None:
+            with torch.inference_mode(group[0].is_inference()), torch.no_grad():
                 for parameter in group:
-                    parameter.data = parameter.data.clone()
+                    parameter.data = parameter.detach().clone()
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -114,4 +115,4 @@ def _is_alone(parameter: Parameter) -> bool:
 
 
 def _are_alike(group: Sequence[Parameter]) -> bool:
-    return len({(p.dtype, p.device, p.shape[1:]) for p in group}) == 1
+    return len({(p.dtype, p.device, p.shape[1:], p.is_inference()) for p in group}) == 1
