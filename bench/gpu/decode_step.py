@@ -6,9 +6,9 @@ Checks correctness first: bf16 logits' error against an FP64 run as a multiple o
 Then measures wall-clock times with a synchronization per step, like a token loop, interleaved: alone, kernelized,
 kernelized with a static cache, alone again (A/A); with --compiled also torch.compile's reduce-overhead with a static cache.
 Caches are filled with random numbers. `floor_ms` is what reading weights, keys and values once takes at the copy rate.
-A cell that does not fit into the device's memory says so. With --profile the kernels of one step, where they begin, how
+A cell that does not fit into the device's memory says so. With --profile also the kernels of one step, how
 long they take and how long the device did nothing before them (less than 0: it began before the last one had ended), and
-where the host spends its time, in place of the times. With --serial also a
+where the host spends its time. With --serial also a
 side whose kernels begin only when those before them have ended.
 """
 
@@ -63,21 +63,19 @@ def config(shape, layers=None):
     )
 
 
-def both(dtype, shape, layers=None):
+def both(dtype, shape, layers=None, serial=False):
     torch.manual_seed(0)
     torch.set_default_dtype(dtype)
     with torch.device("cuda"):
         model = transformers.LlamaForCausalLM(config(shape, layers)).eval()
     torch.set_default_dtype(torch.float32)
     ours = copy.deepcopy(model, {id(p): p for p in model.parameters()})
-    models = {
-        "transformers": model,
-        "layerzero": ours,
-        SERIAL: copy.deepcopy(model, {id(p): p for p in model.parameters()}),
-    }
+    models = {"transformers": model, "layerzero": ours}
     report = lz.kernelize(ours)
-    with serial_launches():
-        lz.kernelize(models[SERIAL])
+    if serial:
+        models[SERIAL] = copy.deepcopy(model, {id(p): p for p in model.parameters()})
+        with serial_launches():
+            lz.kernelize(models[SERIAL])
     return models, report
 
 
@@ -238,12 +236,8 @@ def prefill_ms(models, ids, rounds=5):
 
 def cells(shape, args, rate):
     """The result of one shape; shows each cell as it is measured."""
-    models, report = both(torch.bfloat16, shape)
+    models, report = both(torch.bfloat16, shape, serial=args.serial)
     ids = torch.randint(0, 128256, (1, 1024), device="cuda")
-    if args.profile:
-        cells = [(batch, context) for batch in args.batch for context in args.context]
-        steps = {f"{b} x {c}": profiled(models["layerzero"], b, c) for b, c in cells}
-        return steps | {"products": report.replaced["decoder"].get("products")}
     result = {"error_ratio": error_ratio(models, ids[:, :128]) if shape == "1B" else None}
     result["greedy_ids_equal_f32"] = greedy_ids_equal(shape, ids[:, :16])
     result |= {"prefill_ms": {length: prefill_ms(models, ids[:, :length]) for length in args.prompts}, "cells": []}
@@ -265,6 +259,9 @@ def cells(shape, args, rate):
             print(shape, cell, file=sys.stderr, flush=True)
     kept = ("count", "calls", "captured", "not_captured", "products")
     result["replaced"] = {part: {k: e[k] for k in kept if k in e} for part, e in report.replaced.items()}
+    if args.profile:
+        steps = [(batch, context) for batch in args.batch for context in args.context]
+        result["profile"] = {f"{b} x {c}": profiled(models["layerzero"], b, c) for b, c in steps}
     return result | {"left": report.left}
 
 
@@ -280,7 +277,7 @@ def main():
     )
     parser.add_argument("--prompts", nargs="*", type=int, default=PROMPTS, help="lengths of prompts")
     parser.add_argument("--serial", action="store_true", help="also without kernels that begin early")
-    parser.add_argument("--profile", action="store_true", help="the kernels of one step of LayerZero's, not the times")
+    parser.add_argument("--profile", action="store_true", help="also the kernels of one step of LayerZero's")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("decode_step: wanted a CUDA device, got none")
