@@ -7,7 +7,6 @@
 
 #include "kernels/attention/tile_cuda.h"
 #include "kernels/attention/write_rows_cuda.h"
-#include "kernels/dependent_cuda.h"
 
 #ifdef __CUDACC__
 namespace lz::attention {
@@ -69,8 +68,6 @@ __global__ void __launch_bounds__(S::kThreads) SlimAttention(const CudaProblem p
   const int kv = block % p.h_kv, tile = block / p.h_kv % tiles, rest = block / p.h_kv / tiles;
   const int split = kTogether ? int(blockIdx.x) % p.splits : rest % p.splits, b = kTogether ? rest : rest / p.splits;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  LetLaterKernelsBegin();
-  WaitForEarlierKernels();
   const CudaSequence seq = SequenceOf(p, b);
   const CudaQueries queries = QueriesOf(p, b);
   const int64_t row0 = int64_t(tile) * kSlimRows;
@@ -183,17 +180,16 @@ template <class T, class S, bool kPlain>
 int32_t LaunchSlimFor(const CudaProblem& p, void* stream) {
   const int64_t blocks = TilesOf(p, kSlimRows) * p.splits * p.h_kv;
   if (blocks > 0x7fffffff) return CudaCode(cudaErrorInvalidValue);
-  DependentShape shape = {
-      .grid = dim3(unsigned(blocks)), .block = dim3(S::kThreads), .bytes = S::kBytes, .stream = stream};
   if (p.together > 1) {
+    const auto clusters = unsigned(blocks / p.splits);
     constexpr auto kKernel = &SlimAttention<T, S, true, kPlain>;
-    shape.cluster = unsigned(p.splits);
-    const bool done = HasShared<kKernel, true>(S::kBytes) && LaunchDependent(kKernel, shape, p) == LZ_LAUNCH_DONE;
-    return done ? LZ_LAUNCH_DONE : LZ_LAUNCH_REFUSED;  // parts in memory serve
+    const auto error = LaunchClusters<kKernel>(clusters, p.splits, S::kThreads, S::kBytes, stream, p);
+    return error == cudaSuccess ? LZ_LAUNCH_DONE : LZ_LAUNCH_REFUSED;  // parts in memory serve
   }
   constexpr auto kKernel = &SlimAttention<T, S, false, kPlain>;
   if (!HasShared<kKernel>(S::kBytes)) return LZ_LAUNCH_REFUSED;
-  return LaunchDependent(kKernel, shape, p);
+  kKernel<<<unsigned(blocks), S::kThreads, S::kBytes, static_cast<cudaStream_t>(stream)>>>(p);
+  return Launched();
 }
 template <class T, class S>
 int32_t LaunchSlimOf(const CudaProblem& p, void* stream) {

@@ -1,8 +1,8 @@
 // Products of 1 to 16 rows with weights that are stored in some format, on CUDA: output[m, j] = sum_i x[m, i] w[j, i].
 //   A warp computes 16 columns j. Asynchronous copies bring their stored weights into its own shared memory, two
-//   stages ahead; codes become pairs of T in registers, exactly; tensor cores multiply them with the rows of x, sums
-//   are FP32. Where there are few tiles of columns, warps of a block share the stages of a tile; their sums are added
-//   in order.
+//   stages ahead or more; codes become pairs of T in registers, exactly; tensor cores multiply them with the rows of x,
+//   sums are FP32. Where there are few tiles of columns, warps of a block share the stages of a tile; their sums are
+//   added in order.
 // Scales multiply the sums of their groups. What is not finite is summed again in FP64, as the definition has it.
 #pragma once
 
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) FewRows(const Call<T> call,
   Sums<T, F, kTiles> sums;
   if (column < call.n) {
     uint8_t* mine = shared + warp * S::kPipeline;
-    float* factors = reinterpret_cast<float*>(mine + kStages * S::kBytes);
+    float* factors = reinterpret_cast<float*>(mine + S::kStages * S::kBytes);
     const Source<F> source(call, column, lane);
     F format(params, column, last, lane);
     Inputs<T, F, kTiles> inputs(call, lane);
@@ -94,16 +94,16 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) FewRows(const Call<T> call,
     };
     int next = warp & (parts - 1), slot = 0;
 #pragma unroll
-    for (int i = 0; i < kStages - 1; ++i, next += parts) issue(next, i);
+    for (int i = 0; i < S::kStages - 1; ++i, next += parts) issue(next, i);
     for (int stage = warp & (parts - 1); stage < stages; stage += parts, next += parts) {
-      issue(next, (slot + kStages - 1) % kStages);
+      issue(next, (slot + S::kStages - 1) % S::kStages);
       format.Begin(stage);
       inputs.LoadStage(stage);
-      WaitForCopies<kStages - 1>();
+      WaitForCopies<S::kStages - 1>();
       __syncwarp();
       AddStage(format, mine + slot * S::kBytes, factors, stage, lane, &inputs, &sums);
       __syncwarp();
-      slot = (slot + 1) % kStages;
+      slot = (slot + 1) % S::kStages;
     }
     WaitForCopies<0>();
   }
@@ -144,7 +144,7 @@ int32_t Run(Call<T> call, const typename F::Params& params, cudaStream_t stream)
   const int stages = (call.k + F::kStageValues - 1) / F::kStageValues;
   const bool few = tiles * 8 <= kWantedWarps / 2;  // one block has a multiprocessor to itself
   int warps = few ? kMostWarps : 8;
-  while (warps > 1 && (warps * kBytes > (few && F::kScaled ? 2 : 1) * kHalfShared ||
+  while (warps > 1 && (warps * kBytes > (few ? 2 : 1) * kHalfShared ||
                        !AllowShared(reinterpret_cast<const void*>(&FewRows<T, F, kTiles>), warps * kBytes))) {
     warps /= 2;
   }

@@ -1,6 +1,7 @@
 // What products of few rows do with a stage of weights, rows of x and sums; few_rows_cuda.h puts them together.
 // A Format has
 //   kStageBytes, kStageValues  of a row in a stage; a stage has 16 rows
+//   kStages                    of a warp, if they are not 3
 //   kExtraBytes                of shared memory for a stage's scales
 //   kScaled                    false: codes are the weights
 //   kOffsets                   weights are scale * code + offset, else scale * code
@@ -63,6 +64,10 @@ struct StageOf {
   static constexpr int kChunks = F::kStageBytes % 16 == 0 ? F::kStageBytes / 16 : (F::kStageBytes + 29) / 16;
   static constexpr int kRowBytes = (kChunks | 1) * 16;  // an odd number of chunks: 8 rows are in different banks
   static constexpr int kCodes = kColumns * kRowBytes, kBytes = kCodes + F::kExtraBytes;
+  static constexpr int kStages = [] {
+    if constexpr (requires { F::kStages; }) return F::kStages;
+    return few_rows::kStages;
+  }();
   static constexpr int kPipeline = (kStages * kBytes + F::kFactorsBytes + 15) / 16 * 16;  // of a warp
   static constexpr int kUnits = F::kStageValues / kUnit;
 };

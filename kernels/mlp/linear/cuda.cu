@@ -14,6 +14,7 @@ using namespace lz::ops::mlp_linear;
 template <int kBytes>
 struct Plain {
   struct Params {};
+  static constexpr int kStages = kBytes > 128 ? 6 : 3;
   static constexpr int kStageBytes = kBytes, kStageValues = kBytes / 2, kExtraBytes = 0, kFactorsBytes = 0;
   static constexpr bool kScaled = false, kOffsets = false, kHalfUnits = false, kPrepared = false, kOften = true;
   static constexpr few_rows::Order kOrder = few_rows::Order::kNatural;
