@@ -18,6 +18,14 @@ def numbers(*shape, seed=0):
     return (torch.randn(shape, generator=generator, device="cuda") / shape[-1] ** 0.5).bfloat16()
 
 
+@pytest.fixture(autouse=True)
+def switch():
+    library = ctypes.CDLL(str(Path(lz.__file__).parent / "liblayerzero_cuda.so"))
+    library.lz_cuda_dependent_launches(1)
+    yield library.lz_cuda_dependent_launches
+    library.lz_cuda_dependent_launches(0)
+
+
 class Layer:
     """A decoder's layer by calls of own kernels; `between` runs after each of them."""
 
@@ -165,12 +173,8 @@ def test_streams_of_a_capture_that_part_and_join():
 
 
 @pytest.mark.parametrize("rows", [1, 16])
-def test_the_same_bits_without(rows):
+def test_the_same_bits_without(rows, switch):
     layer, x = Layer(rows, PRODUCTS[0]), numbers(rows, HIDDEN, seed=5)
     found = layer.run(x).clone()
-    library = ctypes.CDLL(str(Path(lz.__file__).parent / "liblayerzero_cuda.so"))
-    try:
-        library.lz_cuda_dependent_launches(0)
-        assert torch.equal(layer.run(x), found)
-    finally:
-        library.lz_cuda_dependent_launches(1)
+    switch(0)
+    assert torch.equal(layer.run(x), found)

@@ -327,7 +327,8 @@ def test_a_compiled_model_is_not_compiled_again_for_each_count():
 
 def test_the_fastest_products_are_kept(monkeypatch, replayed, pair):
     _, ours, report = pair
-    monkeypatch.setattr(captured, "_kernels_of", lambda step: ("tests.none", "torch.linear"))
+    sides = {"none": ("tests.none", False), "torch.linear": ("torch.linear", False)}
+    monkeypatch.setattr(captured, "_sides_of", lambda step: sides)
     monkeypatch.setattr(captured, "_times_of", lambda replays: {name: float(len(name)) for name in replays})
     generated(ours, None)
     measured = report.replaced["decoder"]["products"]

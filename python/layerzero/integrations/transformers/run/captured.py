@@ -6,8 +6,12 @@ the same address serves the same graph, so the next call of `generate` finds it.
 policy with which they were captured, and go with them.
 """
 
+import contextlib
+import ctypes
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +26,7 @@ from layerzero.torch import captures
 _MOST_GRAPHS = 32  # of one model; the one used least recently is dropped
 LONG = "it is long enough for the device to be busy while the host calls"
 SELECTED = "selected"
+_CUDA_LIBRARY = Path(_layerzero.__file__).parent / "liblayerzero_cuda.so"
 _FEW_ROWS = ("cuda.mlp.linear", "cuda.mlp.linear.long")  # kernels of products of few rows
 _MOST_FEW_ROWS = 16
 _NAMING = ("prefer_sources", "avoid_sources", "allow_sources", "locks", "rules")  # keys of a policy
@@ -116,31 +121,50 @@ class CapturedSteps:
         name = f"{batch} x {length}"
         known = self.measured.get(name)
         made: dict[str, Any] = {}
-        for kernel in [known["taken"]] if known else [SELECTED, *_kernels_of(step)]:
-            step.kernel = None if kernel == SELECTED else kernel
+        sides = {SELECTED: (None, False)} | _sides_of(step)
+        for side in [known["taken"]] if known else sides:
+            step.kernel, early = sides[side]
             try:
-                made[kernel] = record(run, run_and_count, self.pool), step.output
+                with dependent_launches(early):
+                    made[side] = record(run, run_and_count, self.pool), step.output
             except Exception:
-                if known or kernel == SELECTED:
+                if known or side == SELECTED:
                     raise
         taken = next(iter(made), SELECTED)
         if len(made) > 1:
             step.new.fill_(0)
-            times = _times_of({kernel: replay for kernel, (replay, _) in made.items()})
-            taken = min(times, key=lambda kernel: times[kernel])
+            times = _times_of({side: replay for side, (replay, _) in made.items()})
+            taken = min(times, key=lambda side: times[side])
             self.measured[name] = {"us": times, "taken": taken}
-        step.kernel = None if taken == SELECTED else taken
+        step.kernel = sides[taken][0]
         step.replay, step.output = made[taken]
 
 
-def _kernels_of(step: Step) -> tuple[str, ...]:
-    """Kernels for all products of a step, besides those that its calls select: those begin before the kernels before them have
-    ended, which no measurement of a call alone sees. None where the policy names kernels or wants the same choice each time."""
+def _sides_of(step: Step) -> dict[str, tuple[str | None, bool]]:
+    """Ways to capture a step besides the kernels that its calls select: the kernel of all products, if it is another, and whether
+    kernels begin before those before them have ended, of which no measurement of a call alone says what it saves. None where
+    the policy names kernels or wants the same choice each time."""
     rows, device = step.inputs.rows.shape[0] * step.length, step.past.device
     if rows > _MOST_FEW_ROWS or device.type != "cuda" or torch.cuda.get_device_capability(device)[0] < 9:
-        return ()
+        return {}
     keys = policy_in_force()["keys"]
-    return () if keys["deterministic"]["value"] or any(keys[name]["value"] for name in _NAMING) else _FEW_ROWS
+    if keys["deterministic"]["value"] or any(keys[name]["value"] for name in _NAMING) or not _CUDA_LIBRARY.exists():
+        return {}
+    return {"selected, early": (None, True)} | {f"{kernel}, early": (kernel, True) for kernel in _FEW_ROWS}
+
+
+@contextlib.contextmanager
+def dependent_launches(on: bool) -> Iterator[None]:
+    """Within it the own CUDA kernels of this process begin before those before them have ended."""
+    if not on:
+        yield
+        return
+    library = ctypes.CDLL(str(_CUDA_LIBRARY))
+    library.lz_cuda_dependent_launches(1)
+    try:
+        yield
+    finally:
+        library.lz_cuda_dependent_launches(0)
 
 
 def _times_of(replays: dict[str, Any]) -> dict[str, float]:
