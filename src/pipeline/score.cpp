@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "pipeline/request_bytes.h"
@@ -10,6 +11,7 @@ namespace lz {
 namespace {
 
 constexpr double kEachTransform = 5, kCopiedShare = 90;
+constexpr const char* kMeasuredTerm = "measured";
 
 void FillTerms(Candidate* c, const BoundCall& call, double best_us, const std::optional<Measurement>& m) {
   c->terms.push_back({"priority", double(c->priority), "declared"});
@@ -17,7 +19,7 @@ void FillTerms(Candidate* c, const BoundCall& call, double best_us, const std::o
   if (c->avoided) c->terms.push_back({"avoided", kAvoidedMalus, "policy"});
   if (m && best_us > 0) {
     const double term = std::max(kWorstMeasuredTerm, -10 * (m->median_us / best_us - 1)) * m->confidence;
-    c->terms.push_back({"measured", term, "measured"});
+    c->terms.push_back({kMeasuredTerm, term, "measured"});
   }
   if (c->transforms.any()) {
     c->terms.push_back({"transforms", -TransformCost(c->transforms, call), "modelled"});
@@ -61,6 +63,13 @@ void NarrowByTime(const std::vector<Candidate>& candidates, const Measurements& 
          [&](size_t i) { return measured[i]->median_us <= best.median_us * (1 + best.noise + measured[i]->noise); });
 }
 
+// What ranks kernels whose times do not differ by more than noise: the score without the measured term.
+double WithoutTime(const Candidate& c) {
+  double score = 0;
+  for (const Term& t : c.terms) score += std::string_view(t.name) == kMeasuredTerm ? 0 : t.value;
+  return score;
+}
+
 // The index of the winner among the admissible, independent of their order; -1: none.
 int Winner(const std::vector<Candidate>& candidates, const Measurements& measured, double prefer_tolerance) {
   std::vector<size_t> among;
@@ -80,8 +89,13 @@ int Winner(const std::vector<Candidate>& candidates, const Measurements& measure
   }
   return int(*std::min_element(among.begin(), among.end(), [&](size_t i, size_t k) {
     const Candidate &a = candidates[i], &b = candidates[k];
-    if (a.score != b.score) return a.score > b.score;
+    const bool both_timed = is_timed(i) && is_timed(k);
+    const double of_a = is_timed(i) ? WithoutTime(a) : a.score, of_b = is_timed(k) ? WithoutTime(b) : b.score;
+    if (of_a != of_b) return of_a > of_b;
     if (a.priority != b.priority) return a.priority > b.priority;
+    if (both_timed && measured[i]->median_us != measured[k]->median_us) {
+      return measured[i]->median_us < measured[k]->median_us;
+    }
     if (measured[i].has_value() != measured[k].has_value()) return measured[i].has_value();
     return a.kernel->id < b.kernel->id;
   }));

@@ -203,6 +203,22 @@ TEST_F(SelectorTest, AMeasuredKernelWinsATieAgainstOneThatWasNot) {
   EXPECT_EQ(Winner(), "a.k");
 }
 
+TEST_F(SelectorTest, TimesThatNoiseDoesNotSeparateLeaveTheDefault) {
+  Register({{.id = "a.k", .priority = 94}, {.id = "z.k", .priority = 95}});
+  const auto measure = [&](double default_us, double noise) {
+    Measure({{"a.k", {.median_us = 2, .noise = noise, .confidence = 1}},
+             {"z.k", {.median_us = default_us, .noise = noise, .confidence = 1}}});
+    return Winner();
+  };
+  EXPECT_EQ(measure(5, 0.8), "z.k");  // 2.5 times slower, if the noise is to be believed
+  EXPECT_EQ(measure(2.1, 0.03), "z.k");
+  EXPECT_EQ(measure(2.2, 0.03), "a.k");
+  Register({{.id = "b.k", .priority = 95}});
+  Measure({{"b.k", {.median_us = 2, .noise = 0.1, .confidence = 1}},
+           {"z.k", {.median_us = 2.1, .noise = 0.1, .confidence = 1}}});
+  EXPECT_EQ(Winner(), "b.k");  // of two equals the faster
+}
+
 TEST_F(SelectorTest, ACaptureThatExcludesEveryKernelNamesThem) {
   const auto select = [&](uint32_t flags, int64_t policy = 0) {
     auto c = verify::ParseCase(op, "input=f32[2,64] weight=f32[64]");
