@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "pipeline/request_bytes.h"
@@ -63,11 +64,15 @@ void NarrowByTime(const std::vector<Candidate>& candidates, const Measurements& 
          [&](size_t i) { return measured[i]->median_us <= best.median_us * (1 + best.noise + measured[i]->noise); });
 }
 
-// What ranks kernels whose times do not differ by more than noise: the score without the measured term.
-double WithoutTime(const Candidate& c) {
-  double score = 0;
-  for (const Term& t : c.terms) score += std::string_view(t.name) == kMeasuredTerm ? 0 : t.value;
-  return score;
+// The best of kernels that noise does not separate: by their scores without the measured term, then by their times.
+size_t BestWithoutTime(const std::vector<Candidate>& candidates, const Measurements& measured,
+                       const std::vector<size_t>& timed) {
+  const auto rank = [&](size_t i) {
+    double score = 0;
+    for (const Term& t : candidates[i].terms) score += std::string_view(t.name) == kMeasuredTerm ? 0 : t.value;
+    return std::tuple(-score, -candidates[i].priority, measured[i]->median_us, candidates[i].kernel->id);
+  };
+  return *std::min_element(timed.begin(), timed.end(), [&](size_t i, size_t k) { return rank(i) < rank(k); });
 }
 
 // The index of the winner among the admissible, independent of their order; -1: none.
@@ -85,20 +90,12 @@ int Winner(const std::vector<Candidate>& candidates, const Measurements& measure
   if (!timed.empty()) {
     std::erase_if(among, is_timed);
     NarrowByTime(candidates, measured, prefer_tolerance, &timed);
-    among.insert(among.end(), timed.begin(), timed.end());
+    among.push_back(BestWithoutTime(candidates, measured, timed));
   }
-  return int(*std::min_element(among.begin(), among.end(), [&](size_t i, size_t k) {
-    const Candidate &a = candidates[i], &b = candidates[k];
-    const bool both_timed = is_timed(i) && is_timed(k);
-    const double of_a = is_timed(i) ? WithoutTime(a) : a.score, of_b = is_timed(k) ? WithoutTime(b) : b.score;
-    if (of_a != of_b) return of_a > of_b;
-    if (a.priority != b.priority) return a.priority > b.priority;
-    if (both_timed && measured[i]->median_us != measured[k]->median_us) {
-      return measured[i]->median_us < measured[k]->median_us;
-    }
-    if (measured[i].has_value() != measured[k].has_value()) return measured[i].has_value();
-    return a.kernel->id < b.kernel->id;
-  }));
+  const auto rank = [&](size_t i) {
+    return std::tuple(-candidates[i].score, -candidates[i].priority, !measured[i], candidates[i].kernel->id);
+  };
+  return int(*std::min_element(among.begin(), among.end(), [&](size_t i, size_t k) { return rank(i) < rank(k); }));
 }
 
 }  // namespace

@@ -217,6 +217,11 @@ TEST_F(SelectorTest, TimesThatNoiseDoesNotSeparateLeaveTheDefault) {
   Measure({{"b.k", {.median_us = 2, .noise = 0.1, .confidence = 1}},
            {"z.k", {.median_us = 2.1, .noise = 0.1, .confidence = 1}}});
   EXPECT_EQ(Winner(), "b.k");  // of two equals the faster
+  // A kernel with a time that is not trusted competes with the one that the trusted times leave, by all terms.
+  Measure({{"b.k", {.median_us = 0.9, .confidence = 0.5}},
+           {"z.k", {.median_us = 2, .noise = 0.5, .confidence = 1}},
+           {"a.k", {.median_us = 1, .noise = 0.5, .confidence = 1}}});
+  EXPECT_EQ(Winner(), "b.k");
 }
 
 TEST_F(SelectorTest, ACaptureThatExcludesEveryKernelNamesThem) {
