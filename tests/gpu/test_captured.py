@@ -11,6 +11,7 @@ import layerzero as lz  # noqa: E402
 from layerzero.integrations.transformers.arguments import cache_argument, cache_of  # noqa: E402
 from layerzero.integrations.transformers.kernelize import is_kernelized  # noqa: E402
 from layerzero.integrations.transformers.run.captured import LONG  # noqa: E402
+from layerzero.integrations.transformers.run.products import side_by_side  # noqa: E402
 
 CACHES = [None, "static"]
 
@@ -117,11 +118,15 @@ def test_weights_of_one_input_lie_side_by_side_until_unkernelize():
     generated(ours, None)
     attention, mlp = ours.model.layers[0].self_attn, ours.model.layers[0].mlp
     for parts in ((attention.q_proj, attention.k_proj, attention.v_proj), (mlp.gate_proj, mlp.up_proj)):
-        assert len({part.weight.untyped_storage().data_ptr() for part in parts}) == 1
+        weights = [part.weight for part in parts]
+        assert side_by_side(weights) is not None
+        assert all(weight.untyped_storage().nbytes() == weight.nbytes for weight in weights)
     measured = report.replaced["decoder"]["products"]["2 x 1"]
     assert measured["taken"] in measured["us"] and len(measured["us"]) == 4, measured
     assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
+    place = attention.k_proj.weight.data_ptr()
     lz.unkernelize(ours)
+    assert attention.k_proj.weight.data_ptr() != place
     for weight in ours.parameters():
         assert weight.untyped_storage().nbytes() == weight.nbytes
     assert all(map(torch.equal, ours.parameters(), theirs.parameters()))

@@ -2,6 +2,9 @@
 
 import contextlib
 import copy
+import json
+import pickle
+import threading
 import types
 
 import pytest
@@ -14,6 +17,7 @@ from layerzero.integrations.transformers.arguments import cache_argument, cache_
 from layerzero.integrations.transformers.caches import rows_cache  # noqa: E402
 from layerzero.integrations.transformers.run import captured, captured_step, decoder  # noqa: E402
 from layerzero.integrations.transformers.run import plan as plan_module  # noqa: E402
+from layerzero.integrations.transformers.run.products import side_by_side  # noqa: E402
 
 CACHES = [None, "static"]
 
@@ -325,10 +329,12 @@ def test_a_compiled_model_is_not_compiled_again_for_each_count():
             assert torch.equal(compiled(ids, use_cache=False).logits, first)
 
 
+VARIANTS = {"none": ("tests.none", False), "torch.linear": ("torch.linear", False)}  # there is no kernel tests.none
+
+
 def test_the_fastest_products_are_kept(monkeypatch, replayed, pair):
     _, ours, report = pair
-    sides = {"none": ("tests.none", False), "torch.linear": ("torch.linear", False)}
-    monkeypatch.setattr(captured, "_sides_of", lambda step: sides)
+    monkeypatch.setattr(captured, "_variants_of", lambda step: VARIANTS)
     monkeypatch.setattr(captured, "_times_of", lambda replays: {name: float(len(name)) for name in replays})
     generated(ours, None)
     measured = report.replaced["decoder"]["products"]
@@ -337,3 +343,110 @@ def test_the_fastest_products_are_kept(monkeypatch, replayed, pair):
     with lz.policy(strict_mode=True):  # captured again
         generated(ours, None)
     assert report.replaced["decoder"]["products"]["2 x 1"]["taken"] == "torch.linear"
+
+
+def test_a_variant_that_cannot_be_captured_costs_no_other_one_its_memory(monkeypatch, replayed, pair):
+    """A pool is of no use after a capture into it failed."""
+    _, ours, report = pair
+    pools = iter(range(100))
+    record, broken = captured.record, set()
+
+    def record_into(warm_up, run, pool):
+        assert pool not in broken
+        try:
+            return record(warm_up, run, pool)
+        except Exception:
+            broken.add(pool)
+            raise
+
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
+    monkeypatch.setattr(captured, "record", record_into)
+    monkeypatch.setattr(captured, "_variants_of", lambda step: VARIANTS)
+    monkeypatch.setattr(captured, "_times_of", lambda replays: dict.fromkeys(replays, 1.0))
+    generated(ours, None)
+    entry = report.replaced["decoder"]
+    assert broken and not entry.get("not_captured"), entry
+    assert entry["products"]["2 x 1"]["us"].keys() == {"selected", "torch.linear"}
+
+
+def test_a_step_whose_known_variant_fails_runs_with_what_calls_select(monkeypatch, replayed, pair):
+    theirs, ours, report = pair
+    monkeypatch.setattr(captured, "_variants_of", lambda step: VARIANTS)
+    monkeypatch.setattr(captured, "_times_of", lambda replays: {name: -float(len(name)) for name in replays})
+    generated(ours, None)
+    assert report.replaced["decoder"]["products"]["2 x 1"]["taken"] == "torch.linear"
+    monkeypatch.setattr(captured, "_variants_of", lambda step: {"torch.linear": ("tests.none", False)})
+    assert torch.equal(generated(ours, "static"), generated(theirs, "static"))
+    assert any("cannot be captured" in reason for reason in report.replaced["decoder"]["not_captured"])
+
+
+def test_captures_of_two_models_take_turns(monkeypatch, replayed, pair):
+    """Launching early is a switch of the process: no second capture may begin while one has it on."""
+    inside = []
+
+    @contextlib.contextmanager
+    def launches(on):
+        taken = []
+        other = threading.Thread(target=lambda: taken.append(captured.ONE_AT_A_TIME.acquire(blocking=False)))
+        other.start()
+        other.join()
+        inside.append(taken == [False])
+        yield
+
+    monkeypatch.setattr(captured, "dependent_launches", launches)
+    generated(pair[1], None)
+    assert inside and all(inside)
+
+
+POLICIES = [{"locks": {"mlp.linear": "torch.linear"}}, {"prefer_sources": ["torch"]}, {"deterministic": True}]
+
+
+@pytest.mark.parametrize("keys", [*POLICIES, {"perfdb": {"enabled": False}}])
+def test_a_policy_that_leaves_no_choice_to_measurements(keys):
+    from layerzero.host.policy import may_measure
+
+    assert may_measure()
+    with lz.policy(**keys):
+        assert not may_measure()
+
+
+def test_a_dispatch_table_leaves_no_choice_to_measurements(monkeypatch):
+    from layerzero.host import policy
+
+    text = json.loads(policy._layerzero.policy_text(0))
+    text["keys"]["table"]["value"] = "table.json"
+    monkeypatch.setattr(policy, "_layerzero", types.SimpleNamespace(policy_text=lambda scope: json.dumps(text)))
+    assert not policy._traits.__wrapped__(0, 0).may_measure
+
+
+def test_weights_of_one_input_while_a_model_is_kernelized(capturing):
+    theirs, ours, _ = llama()
+    generated(ours, None)
+    own = ours.model.layers[0].self_attn
+    group = [part.weight for part in (own.q_proj, own.k_proj, own.v_proj)]
+    assert side_by_side(group) is not None
+    again = pickle.loads(pickle.dumps(ours))
+    assert side_by_side([getattr(again.model.layers[0].self_attn, f"{n}_proj").weight for n in "qkv"]) is None
+    own.q_proj.weight.data = own.q_proj.weight.detach().clone()
+    assert torch.equal(generated(ours, None), generated(theirs, None)) and side_by_side(group) is not None
+    own.v_proj.weight = torch.nn.Parameter(own.v_proj.weight.detach().clone())
+    place = own.k_proj.weight.data_ptr()
+    lz.unkernelize(ours)
+    assert own.k_proj.weight.data_ptr() != place
+    assert all(parameter.untyped_storage().nbytes() == parameter.nbytes for parameter in ours.parameters())
+    assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
+
+
+def test_a_torch_mode_at_a_new_guard_keeps_the_weights(capturing):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    _, ours, _ = llama()
+    plan = ours.model.__dict__["_layerzero_decoder"]
+    lz_parts = [part.weight for part in (ours.model.layers[0].mlp.gate_proj, ours.model.layers[0].mlp.up_proj)]
+    for part in lz_parts:
+        part.data = part.detach().clone()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        plan.before_guard()
+    assert all(type(part.data) is torch.Tensor for part in lz_parts) and side_by_side(lz_parts) is None
+    plan.before_guard()
+    assert side_by_side(lz_parts) is not None

@@ -81,6 +81,7 @@ class _Traits(NamedTuple):
     is_strict: bool
     allowed_sources: tuple[str, ...]
     names_kernels: bool
+    may_measure: bool
     isolation: Isolation
     jit: Jit
     tokenizer_cache: TokenizerCache
@@ -89,11 +90,13 @@ class _Traits(NamedTuple):
 @functools.lru_cache(maxsize=64)
 def _traits(scope_id: int, changes: int) -> _Traits:
     keys = {name: entry["value"] for name, entry in json.loads(_layerzero.policy_text(scope_id))["keys"].items()}
+    names = any(keys[name] for name in NAMING - {"backend_isolation"}) or len(keys["backend_isolation"]) > 1
     return _Traits(
         has_locks=bool(keys["locks"]) or "lock" in json.dumps(keys["rules"]),
         is_strict=bool(keys["strict_mode"]),
         allowed_sources=tuple(keys["allow_sources"]),
-        names_kernels=any(keys[name] for name in NAMING - {"backend_isolation"}) or len(keys["backend_isolation"]) > 1,
+        names_kernels=names,
+        may_measure=keys["perfdb.enabled"] and not (names or keys["table"] or keys["deterministic"]),
         isolation=Isolation(
             keys["backend_isolation"],
             keys["backend_containers"],
@@ -128,6 +131,12 @@ def is_allowed(*names: str) -> bool:
 def names_kernels() -> bool:
     """True if the policy of the current context names libraries or kernels."""
     return _traits(scope.get(), _changes).names_kernels
+
+
+def may_measure() -> bool:
+    """True if a time that is measured now may choose a kernel in the current context: the policy names no libraries or kernels,
+    has no dispatch table, does not ask for the same choice each time, and lets measured times decide."""
+    return _traits(scope.get(), _changes).may_measure
 
 
 def isolation() -> Isolation:

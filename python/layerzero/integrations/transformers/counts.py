@@ -20,7 +20,7 @@ class KernelizeReport:
     "in_program": how often a program ran in place of one of them}; of a program {"count", "operation", "calls", `aside`:
     {why the model's own code ran instead: how often}}, on a CUDA device with "captured": decode steps that ran as graphs,
     "not_captured": {why one did not: how often} and "products": {"batch x length" of a step: {"us": {"selected", what each call
-    selects, or another side of what was measured: microseconds of a replay}, "taken": one of them}}
+    selects, or another variant that was measured: microseconds of a replay}, "taken": one of them}}
     left: part -> why it stays with the model's own code
     weights: what weights= did
     """

@@ -18,7 +18,7 @@ import torch
 from transformers.cache_utils import DynamicCache, StaticCache, StaticLayer
 
 from layerzero import _layerzero
-from layerzero.host.policy import policy_in_force
+from layerzero.host.policy import may_measure, policy_in_force
 from layerzero.integrations.transformers.caches import rows_cache
 from layerzero.integrations.transformers.run.captured_step import Inputs, Step, padded_length
 from layerzero.torch import captures
@@ -29,9 +29,10 @@ SELECTED = "selected"
 _CUDA_LIBRARY = Path(_layerzero.__file__).parent / "liblayerzero_cuda.so"
 _FEW_ROWS = ("cuda.mlp.linear", "cuda.mlp.linear.long")  # kernels of products of few rows
 _MOST_FEW_ROWS = 16
-_NAMING = ("prefer_sources", "avoid_sources", "allow_sources", "locks", "rules")  # keys of a policy
 _TRIALS = 3  # replays with each kernel that are timed
 _MOST_ROWS = 512  # of one step: above, the device works longer than the host needs for the calls
+# Captures of this process, whose kernels all ask one switch whether they begin early, and moves of weights, which wait for the device.
+ONE_AT_A_TIME = threading.RLock()
 
 
 class CapturedSteps:
@@ -108,10 +109,12 @@ class CapturedSteps:
         if self.pool is None:
             self.pool = torch.cuda.graph_pool_handle()
         try:
-            self._capture_fastest(step, run, run_and_count)
+            with ONE_AT_A_TIME:
+                self._capture_fastest(step, run, run_and_count)
             self.stamp = _layerzero.plans_stamp()  # first calls may have advanced it
         except Exception as error:  # of a library, of rotary tables that the host reads, of memory
             self.refused[kind] = f"its step cannot be captured: {type(error).__name__}: {str(error)[:200]}"
+            step.kernel = None  # the step runs call by call from here on
             self.pool = None  # torch takes no other capture into the pool of one that failed
 
     def _capture_fastest(self, step: Step, run: Any, run_and_count: Any) -> None:
@@ -121,41 +124,42 @@ class CapturedSteps:
         name = f"{batch} x {length}"
         known = self.measured.get(name)
         made: dict[str, Any] = {}
-        sides = {SELECTED: (None, False)} | _sides_of(step)
-        for side in [known["taken"]] if known else sides:
-            step.kernel, early = sides[side]
+        variants = {SELECTED: (None, False)} | _variants_of(step)
+        for variant in [known["taken"]] if known else variants:
+            step.kernel, early = variants[variant]
             try:
                 with dependent_launches(early):
-                    made[side] = record(run, run_and_count, self.pool), step.output
+                    made[variant] = record(run, run_and_count, self.pool), step.output
             except Exception:
-                if known or side == SELECTED:
+                if known or variant == SELECTED:
                     raise
-        taken = next(iter(made), SELECTED)
+                self.pool = torch.cuda.graph_pool_handle()  # see _capture
+        taken = next(iter(made))
         if len(made) > 1:
             step.new.fill_(0)
-            times = _times_of({side: replay for side, (replay, _) in made.items()})
-            taken = min(times, key=lambda side: times[side])
+            times = _times_of({variant: replay for variant, (replay, _) in made.items()})
+            taken = min(times, key=lambda variant: times[variant])
             self.measured[name] = {"us": times, "taken": taken}
-        step.kernel = sides[taken][0]
+        step.kernel = variants[taken][0]
         step.replay, step.output = made[taken]
 
 
-def _sides_of(step: Step) -> dict[str, tuple[str | None, bool]]:
-    """Ways to capture a step besides the kernels that its calls select: the kernel of all products, if it is another, and whether
-    kernels begin before those before them have ended, of which no measurement of a call alone says what it saves. None where
-    the policy names kernels or wants the same choice each time."""
+def _variants_of(step: Step) -> dict[str, tuple[str | None, bool]]:
+    """Ways to capture a step besides the kernels that its calls select: the kernel of all products, None for those selected, and
+    whether kernels are launched early, of which no measurement of a call alone says what it saves. Empty where the step or its
+    device has none of them, or the policy leaves nothing to a measurement of this moment."""
     rows, device = step.inputs.rows.shape[0] * step.length, step.past.device
     if rows > _MOST_FEW_ROWS or device.type != "cuda" or torch.cuda.get_device_capability(device)[0] < 9:
         return {}
-    keys = policy_in_force()["keys"]
-    if keys["deterministic"]["value"] or any(keys[name]["value"] for name in _NAMING) or not _CUDA_LIBRARY.exists():
+    if not may_measure() or not _CUDA_LIBRARY.exists():
         return {}
     return {"selected, early": (None, True)} | {f"{kernel}, early": (kernel, True) for kernel in _FEW_ROWS}
 
 
 @contextlib.contextmanager
 def dependent_launches(on: bool) -> Iterator[None]:
-    """Within it the own CUDA kernels of this process begin before those before them have ended."""
+    """Within it the own CUDA kernels of this process, of all its threads, begin before those before them have ended. The caller
+    holds ONE_AT_A_TIME."""
     if not on:
         yield
         return

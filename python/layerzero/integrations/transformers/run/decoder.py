@@ -43,8 +43,6 @@ _IGNORED = {"cache_position", "return_dict", "output_attentions", "output_hidden
 class DecoderPlan(StackPlan):
     """That of a base model which embeds, runs its layers and normalises, as Llama does."""
 
-    moved = False  # whether weights were put side by side
-
     def further_modules(self, base):
         self.norm = self.stack.norm, base.norm._parameters
         self.embedding = base.embed_tokens._parameters
@@ -54,19 +52,21 @@ class DecoderPlan(StackPlan):
 
     def before_guard(self):
         if self.device.type in CAPTURING and not torch.cuda.is_current_stream_capturing():
-            self.moved |= put_together(self.parameter_groups())
+            with captured.ONE_AT_A_TIME:
+                put_together(self.parameter_groups())
 
     def put_back(self):
-        if self.moved:
-            put_apart(self.parameter_groups())
+        if self.layers is not None:
+            put_apart(each for held in self._of_products() for each in held if type(each) is nn.Parameter)
 
     def parameter_groups(self):
         """The weights, and the biases, of linear layers with one input."""
+        return (held for held in self._of_products() if all(type(each) is nn.Parameter for each in held))
+
+    def _of_products(self):
         for tables in self.groups_of_products():
             for name in ("weight", "bias"):
-                held = [table.get(name) for table in tables]
-                if all(type(each) is nn.Parameter for each in held):
-                    yield held
+                yield [table.get(name) for table in tables]
 
     def embed(self, ids):
         rows = self.blocks(self.embedding) if self.linears else None
