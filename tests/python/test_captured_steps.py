@@ -442,11 +442,11 @@ def test_a_torch_mode_at_a_new_guard_keeps_the_weights(capturing):
 
     _, ours, _ = llama()
     plan = ours.model.__dict__["_layerzero_decoder"]
-    lz_parts = [part.weight for part in (ours.model.layers[0].mlp.gate_proj, ours.model.layers[0].mlp.up_proj)]
-    for part in lz_parts:
+    group = [part.weight for part in (ours.model.layers[0].mlp.gate_proj, ours.model.layers[0].mlp.up_proj)]
+    for part in group:
         part.data = part.detach().clone()
     with FakeTensorMode(allow_non_fake_inputs=True):
         plan.before_guard()
-    assert all(type(part.data) is torch.Tensor for part in lz_parts) and side_by_side(lz_parts) is None
+    assert all(type(part.data) is torch.Tensor for part in group) and side_by_side(group) is None
     plan.before_guard()
-    assert side_by_side(lz_parts) is not None
+    assert side_by_side(group) is not None

@@ -213,7 +213,7 @@ class StackPlan:
         same = guard is not None and hooks == self.hooks_so_far and not written and _layerzero.unchanged(guard[0])
         if same and self.tables_so_far == self._writes_of_tables():
             return self._why_other_classes()
-        self.guard = None
+        self.guard = guard = None  # with what was made for the weights as they were, which may hold them
         self.written = write_guard(self.linears.values())  # of the blocks that still hold
         self.hooks_so_far = hooks
         reason = self._why_changed()
