@@ -132,6 +132,21 @@ def test_weights_of_one_input_lie_side_by_side_until_unkernelize():
     assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
 
 
+def test_memory_of_joined_weights_goes_with_the_model(tmp_path):
+    files = pytest.importorskip("safetensors.torch")
+    _, ours, _ = pair(torch.bfloat16)
+    generated(ours, None)
+    files.save_model(ours, str(tmp_path / "model.safetensors"))
+    expected = ours.state_dict()
+    loaded = files.load_file(str(tmp_path / "model.safetensors"), device="cuda")
+    assert loaded.keys() == expected.keys() and all(torch.equal(loaded[name], expected[name]) for name in expected)
+    del loaded, expected
+    torch.cuda.synchronize()
+    used, weights = torch.cuda.memory_allocated(), sum(parameter.nbytes for parameter in ours.parameters())
+    ours.to("cpu")
+    assert torch.cuda.memory_allocated() <= used - weights
+
+
 def test_two_caches_in_turns_then_inference_mode_after_no_grad():
     theirs, ours, report = pair()
     ids = torch.arange(3, 43, device="cuda").view(2, 20)

@@ -154,7 +154,7 @@ def _move(group: Sequence[Parameter]) -> int:
 
 
 def put_apart(parameters: Iterable[Parameter]) -> None:
-    """Undoes `put_together`: each of these parameters that lies where it was moved to gets memory of its own. What shares its
+    """Undoes `put_together`: each of these parameters that is where it was moved to gets memory of its own. What shares its
     storage with something stays."""
     if not _layerzero.programs_may_run():
         return
