@@ -216,6 +216,17 @@ def test_weights_stay_where_a_torch_mode_sees_each_call():
     assert all(type(part.data) is torch.Tensor for part in group) and all(map(torch.equal, group, values))
 
 
+def test_the_device_is_waited_for_once_before_and_once_after_the_moves(monkeypatch):
+    """Other streams may read the weights where they were, and where they are."""
+    done = []
+    move = products_module._move
+    monkeypatch.setattr(products_module, "_wait_for", lambda parameter: done.append("wait"))
+    monkeypatch.setattr(products_module, "_move", lambda group: done.append("move") or move(group))
+    parts = linears()
+    assert moved(parts) and done == ["wait", "move", "move", "wait"]
+    assert not moved(parts) and len(done) == 4
+
+
 def test_apart_again():
     parts = linears()
     values = [part.weight.clone() for part in parts]
