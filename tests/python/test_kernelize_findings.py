@@ -6,7 +6,9 @@ import io
 import json
 import logging
 import sys
+import threading
 import time
+import types
 
 import pytest
 
@@ -14,7 +16,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
-from layerzero.integrations.transformers import progress  # noqa: E402
+from layerzero.integrations.transformers import parts, progress, structure  # noqa: E402
 from layerzero.integrations.transformers.recognise import findings, observe, structure_key  # noqa: E402
 from layerzero.integrations.transformers.run.plan import plans_of  # noqa: E402
 from layerzero.models import disk_cache  # noqa: E402
@@ -283,6 +285,25 @@ def test_they_are_listed_and_removed(kept, used):
     assert lz.kernelize(llama()).left == {} and used()[0] == 0
 
 
+@pytest.mark.parametrize("failure", [torch.OutOfMemoryError, MemoryError, ValueError])
+def test_an_answer_that_a_failure_gave_is_not_kept(failure, kept, monkeypatch):
+    """Of memory that ran out while a part's code ran, or of anything else that went wrong in the search."""
+
+    def fail(*_):
+        raise failure("no more memory")
+
+    if failure is ValueError:
+        monkeypatch.setattr(structure, "norm", fail)
+    else:
+        monkeypatch.setattr(type(llama().model.norm), "forward", fail)
+    report = types.SimpleNamespace(left={}, add=lambda *_: None)
+    model, found = llama(), findings.Findings("0" * 64)
+    parts.replace_norms(model, types.SimpleNamespace(report=report), found)
+    assert report.left["model.norm"] == "it could not be read: no more memory"
+    found.write()
+    assert not kept() and found.depend_on_values
+
+
 # ---- progress
 
 
@@ -309,6 +330,21 @@ def test_a_line_of_progress(stream, patience, quiet, shown, monkeypatch):
     text = sys.stderr.getvalue()
     assert ("kernelize: layer 3 of 30" in text) == shown and text.rpartition("\r")[2].strip() == ""
     assert "inner" not in text
+
+
+def test_a_long_step_is_shown(monkeypatch):
+    """Without another step, which tqdm waits for."""
+    monkeypatch.setattr(progress, "PATIENCE", 0.25)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    before = threading.active_count()
+    with progress.shown("kernelize", quiet=False):
+        progress.step("layer 3 of 30")
+        assert sys.stderr.getvalue() == ""
+        deadline = time.monotonic() + 20
+        while "layer 3 of 30" not in sys.stderr.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert "kernelize: layer 3 of 30" in sys.stderr.getvalue()
+    assert sys.stderr.getvalue().rpartition("\r")[2].strip() == "" and threading.active_count() == before
 
 
 def test_kernelize_is_quiet_on_request(monkeypatch):

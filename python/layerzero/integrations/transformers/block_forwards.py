@@ -23,16 +23,18 @@ def linear_forward(self, rows):
     blocks = BlockLinear.of(self.__dict__)
     if blocks is not None:
         return blocks(rows, self.bias)
-    # Another type of weight was put in since, as quantisation does: its own code knows how to multiply with it.
-    plain = type(weight) is nn.Parameter and weight.layout is torch.strided
-    return _OPS["linear"](rows, weight, self.bias) if plain else None
+    return _OPS["linear"](rows, weight, self.bias) if _is_served(weight, rows) else None
+
+
+def _is_served(weight, rows):
+    """False where its own code knows how to multiply: another type of weight put in since, as quantisation does; rows that it casts."""
+    return type(weight) is nn.Parameter and weight.layout is torch.strided and structure.has_dtype(weight, rows)
 
 
 @replacing.of_rows
 def conv1d_forward(self, rows):
     weight = self.weight
-    plain = type(weight) is nn.Parameter and weight.layout is torch.strided
-    return _OPS["linear"](rows, weight.t(), self.bias) if plain else None
+    return _OPS["linear"](rows, weight.t(), self.bias) if _is_served(weight, rows) else None
 
 
 def _released(self):

@@ -32,7 +32,8 @@ def _gated_norm_forward(self, rows, gate):
 @of_rows
 def _mlp_forward(self, rows):
     mlp, silent = self.__dict__["_layerzero_mlp"]
-    return structure.run_mlp(self, rows, mlp) if structure.are_silent(self, mlp, silent) else None
+    served = structure.are_silent(self, mlp, silent) and structure.has_dtype(self._modules[mlp.into[0]].weight, rows)
+    return structure.run_mlp(self, rows, mlp) if served else None
 
 
 FORWARDS = (_norm_forward, _gated_norm_forward, _mlp_forward)
@@ -46,7 +47,8 @@ def _asked(findings, question, module, find):
             return find(module), None
         except Unknown as unknown:
             return None, str(unknown)
-        except Exception as error:  # of code that nobody knows: a part is left as it is
+        except Exception as error:  # of code that nobody knows: a part is left as it is, by this search alone
+            findings.depend_on_values = True
             return None, f"it could not be read: {structure.first_line(error)}"
 
     return findings.of(question, [module], answer)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tqdm import tqdm
 
 PATIENCE = 2.0  # seconds
+_LEAST = 0.2  # seconds between two refreshes
 _log = logging.getLogger("layerzero.kernelize")
 _now = threading.local()
 
@@ -21,9 +22,28 @@ def shown(what: str, quiet: bool) -> Iterator[None]:
     given = {"delay": PATIENCE, "miniters": 1, "leave": False, "disable": None}
     with tqdm(bar_format=what + ": {desc}, {elapsed}", **given) as _now.line:
         try:
-            yield
+            with contextlib.nullcontext() if _now.line.disable else _refreshed(_now.line):
+                yield
         finally:
             _now.line = None
+
+
+@contextlib.contextmanager
+def _refreshed(line: tqdm) -> Iterator[None]:
+    """tqdm looks at the time in `update` alone, and one step may take long."""
+    ended = threading.Event()
+
+    def refresh() -> None:
+        while not ended.wait(max(PATIENCE, _LEAST)):
+            line.update()
+
+    timer = threading.Thread(target=refresh, name="layerzero-progress", daemon=True)
+    timer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        timer.join()
 
 
 def step(text: str) -> None:

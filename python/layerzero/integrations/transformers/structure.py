@@ -231,6 +231,17 @@ def norm(operation, rows, weight, bias, eps, offset):
     return _OPS["rms_norm"](rows, weight, eps, weight_offset=offset)
 
 
+def linear(rows, module):
+    """rows times the weight of a torch.nn.Linear, plus its bias."""
+    with torch.no_grad():
+        return _OPS["linear"](rows, module.weight, module.bias)
+
+
+def has_dtype(weight, rows):
+    """Whether rows have the weight's dtype, or autocast gives it to both: other rows the model's own code may cast."""
+    return weight.dtype == rows.dtype or torch.is_autocast_enabled(rows.device.type)
+
+
 def activation_of(function):
     """silu, gelu, gelu_tanh, relu, relu2 or quick_gelu if a module is that function of each number, else None."""
     large = torch.logspace(1, 38, 75, dtype=torch.float64, device="cpu")  # a bound shows there

@@ -14,7 +14,7 @@ from layerzero.integrations.transformers.recognise.match import match, uncast
 from layerzero.integrations.transformers.recognise.patterns import mlp as mlps
 from layerzero.integrations.transformers.recognise.patterns import norm as norms
 from layerzero.integrations.transformers.recognise.patterns.delta import GATED
-from layerzero.integrations.transformers.recognise.patterns.linear import Linears, name_of
+from layerzero.integrations.transformers.recognise.patterns.linear import Linears, leaves_bias_out, name_of
 from layerzero.integrations.transformers.recognise.trace import Graph, Recorder
 
 
@@ -28,6 +28,8 @@ def graph_of(module: Any, *rows: torch.Tensor) -> Graph:
     try:
         with torch.no_grad(), structure.evaluating(module), recorder:
             module(*rows)
+    except (torch.OutOfMemoryError, MemoryError):  # says nothing about the code
+        raise
     except Exception as error:  # of code that takes other arguments than these
         raise Unknown(f"its code takes something else than rows: {structure.first_line(error)}") from error
     graph = recorder.graphs[0]
@@ -36,6 +38,10 @@ def graph_of(module: Any, *rows: torch.Tensor) -> Graph:
         raise Unknown(graph.refused or "its code calls clamp: no few rows show what that does")
     if graph.result is None or graph.tuples:
         raise Unknown("returns something else than rows")
+    kept = {torch.float32, torch.float64, *(each.dtype for each in (*rows, *module.parameters()))}
+    rounded = [node.value.dtype for node in graph.nodes if node.op == "cast" and node.value.dtype not in kept]
+    if rounded:  # which matching skips, and numbers of 16 bits may hide
+        raise Unknown(f"its code rounds to {rounded[0]}")
     return graph
 
 
@@ -71,7 +77,11 @@ def _gated_norm_of(module: Any, rows: torch.Tensor) -> Norm:
 def _same_norm(module: Any, norm: Norm, rows: torch.Tensor, expected: torch.Tensor) -> bool:
     given = module._parameters.get("weight"), module._parameters.get("bias"), norm.eps, norm.offset
     with torch.no_grad():
-        return norm.eps == structure.eps_of(module) and agrees(structure.norm(norm.operation, rows, *given), expected)
+        pairs = [(rows, expected)]
+        if given[0] is None:  # nothing says in which dtype rows will come, and code may return another
+            pairs.append((rows.bfloat16(), structure.result_of(module, rows.bfloat16())))
+        same = all(own is not None and agrees(structure.norm(norm.operation, each, *given), own) for each, own in pairs)
+        return norm.eps == structure.eps_of(module) and same
 
 
 def _rows_for_norm(module: Any) -> torch.Tensor:
@@ -96,6 +106,8 @@ def mlp_of(module: Any) -> structure.GatedMlp:
     out = rows_of(graph.result)
     found = mlps.mlp_of(graph, Linears(graph), out) if name_of(out) is not None else None
     mlp = None if found is None or found.reads is not graph.rows else _gated(found.part, module)
+    if found is not None and found.part.gate is not None and found.part.operation == "activation":
+        raise Unknown(f"no operation has a gate of its activation, {found.part.kind}")
     if mlp is None or not structure.agrees_by_row(structure.run_mlp(module, rows, mlp), graph.result.value):
         raise Unknown("computes something else than out(activation(gate) * up)")
     return mlp
@@ -129,9 +141,12 @@ def why_not_linear(module: Any) -> str | None:
         return reason
     name = type(module).__name__
     try:
-        graph = graph_of(module, structure.rows_for(module.weight, module.in_features))
-    except Unknown as unknown:
-        return f"{name}: {unknown}"
-    result = graph.result
-    plain = name_of(result) == "" and result.args[0] is graph.rows and not result.kwargs["transposed"]
-    return None if plain else f"{name} computes something else than torch.nn.Linear"
+        rows = structure.rows_for(module.weight, module.in_features)
+        graph = graph_of(module, rows)
+        result = graph.result
+        plain = name_of(result) == "" and result.args[0] is graph.rows and not result.kwargs["transposed"]
+        same = plain and not leaves_bias_out(result, module)
+        same = same and structure.agrees_by_row(structure.linear(rows, module), result.value)
+    except Exception as error:  # of code that nobody knows
+        return f"{name}: {structure.first_line(error)}"
+    return None if same else f"{name} computes something else than torch.nn.Linear"

@@ -15,6 +15,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from transformers.cache_utils import Cache
 
+from layerzero.integrations.modules import TOLERANCE
 from layerzero.integrations.transformers.arguments import signature_of
 from layerzero.integrations.transformers.layers import Unknown
 from layerzero.integrations.transformers.run import experts as experts_interface
@@ -61,6 +62,12 @@ class Node:
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.value.shape)) if isinstance(self.value, torch.Tensor) else ""
         return f"{self.name or self.op}[{shape}]{f' in {self.module}' if self.module else ''}"
+
+
+def beside(name: str, key: str) -> str:
+    """The name of another tensor of the module that has the tensor of a name."""
+    path, dot, _ = name.rpartition(".")
+    return f"{path}{dot}{key}"
 
 
 def _nodes_in(value: Any) -> Iterator[Node]:
@@ -198,7 +205,7 @@ class Graph:
             return
         if name in ("setitem", "copy_") and self._fills(name, args):
             return
-        if name == "setitem" or "out" in further:
+        if name == "setitem" or further.get("out") is not None:
             written = given[0] if name == "setitem" else further["out"]
             self._write(written)
             self.add("written", args, kwargs, written, call=(_set if name == "setitem" else None, args, kwargs))
@@ -330,9 +337,8 @@ def _gives_the_same(name: str, tensor: Any, args: Any, kwargs: Any, result: Any)
         return not given.get("training", True) or given.get("p", 0.5) == 0
     if name == "mul" and type(args[1]) in (int, float) and args[1] == 1:
         return True
-    if tensor.value.dtype != result.dtype and (
-        name == "view" or not tensor.value.is_floating_point() or not result.is_floating_point()
-    ):
+    kinds = {tensor.value.dtype, result.dtype}
+    if len(kinds) > 1 and (name == "view" or not kinds <= TOLERANCE.keys()):  # a cast to 8 bits is quantization
         return False
     return name in _SAME or name in _SHAPED or (name == "getitem" and _is_whole(tensor.value, result))
 
@@ -367,7 +373,7 @@ def _plain(name: str, args: Any, kwargs: Any) -> tuple[str, Any, Any]:
         return "linear", (args[0], args[1].inputs[0], None), {"transposed": False}
     if name == "add" and not kwargs and getattr(args[0], "op", "") == "linear" and args[0].args[2] is None:
         x, weight, _ = args[0].args
-        if isinstance(args[1], Node) and args[1].name == f"{weight.name.removesuffix('.weight')}.bias":
+        if isinstance(args[1], Node) and args[1].name == beside(weight.name, "bias"):
             return "linear", (x, weight, args[1]), args[0].kwargs
     if name == "layer_norm" or name == "rms_norm":
         names = ("input", "shape", "weight", *(("bias",) if name == "layer_norm" else ()), "eps")

@@ -4,7 +4,7 @@ from typing import Any
 
 from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.recognise.match import uncast
-from layerzero.integrations.transformers.recognise.trace import Graph, unclear
+from layerzero.integrations.transformers.recognise.trace import Graph, beside, unclear
 
 
 class Linears:
@@ -24,8 +24,8 @@ class Linears:
             transposed = node.kwargs["transposed"]
             why_not = structure.why_not_conv1d if transposed else structure.why_not_linear
             reason = why_not(self.graph.layer.get_submodule(name))
-            if reason:
-                raise unclear(node, reason)
+            if reason or leaves_bias_out(node, self.graph.layer.get_submodule(name)):
+                raise unclear(node, reason or "its code leaves the bias out")
             self.used.append(name)
             self.transposed += [name] if transposed else []
         return name
@@ -37,6 +37,11 @@ def name_of(node: Any) -> str | None:
         return None
     weight, bias = uncast(node.args[1]), None if node.args[2] is None else uncast(node.args[2])
     path, _, key = weight.name.rpartition(".")
-    if weight.op != "parameter" or key != "weight" or (bias is not None and bias.name != f"{path}.bias"):
+    if weight.op != "parameter" or key != "weight" or (bias is not None and bias.name != beside(weight.name, "bias")):
         return None
     return path
+
+
+def leaves_bias_out(node: Any, module: Any) -> bool:
+    """Whether a product is without the bias that its module has."""
+    return node.args[2] is None and module.bias is not None
