@@ -66,6 +66,7 @@ def alone(module, dtype=torch.float32, rows_dtype=None):
         (WithoutBias, False, True),
         (WithoutBias, True, False),
         (In8Bits, True, False),
+        (In8Bits, False, False),
     ],
 )
 def test_a_subclass_of_linear_alone(kind, bias, served, dtype):
@@ -85,10 +86,10 @@ def test_a_product_of_other_numbers(monkeypatch):
 
 
 @pytest.mark.parametrize("weight", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("part", ["linear", "mlp"])
-def test_code_that_casts_its_rows(part, weight):
+@pytest.mark.parametrize(("part", "bias"), [("linear", True), ("linear", False), ("mlp", True)])
+def test_code_that_casts_its_rows(part, bias, weight):
     """Rows of another dtype than the weights are for its own code."""
-    module = CastingLinear(64, 32) if part == "linear" else RoundedMlp(weight, CastingLinear)
+    module = CastingLinear(64, 32, bias) if part == "linear" else RoundedMlp(weight, CastingLinear)
     other = torch.float32 if weight == torch.bfloat16 else torch.bfloat16
     assert alone(module, weight, other)[1] <= TOLERANCE
 
@@ -107,7 +108,7 @@ class RoundedMlp(torch.nn.Module):
 
 class RoundedNorm(torch.nn.RMSNorm):
     def forward(self, rows):
-        return super().forward(rows).to(torch.float8_e5m2).to(rows.dtype)
+        return super().forward(rows).to(torch.float8_e4m3fn).to(rows.dtype)
 
 
 class WideNorm(torch.nn.Module):
