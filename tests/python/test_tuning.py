@@ -2,8 +2,11 @@
 
 # ruff: noqa: F811  (fixtures are imported)
 
+import itertools
 import os
 import random
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,6 +100,41 @@ def test_a_gain_that_noise_hides_is_timed_longer_and_no_gain_is_not():
         assert [len(us) for us in verdict.finals.samples.values()] == [most] * 2
     equal = core.compare(Played(), {"default": side(100.0), "twin": side(100.1)}, "default", 20)
     assert equal.winner == "default" and len(equal.finals.again) == 20
+
+
+@dataclass(frozen=True)
+class Slow(Played):
+    """A clock whose samples take as long as they say: `passed` has the seconds of each call."""
+
+    passed: list = field(default_factory=list)
+
+    def now(self):
+        return sum(self.passed)
+
+    def samples(self, sides, order):
+        found = super().samples(sides, order)
+        self.passed.append(sum(us for us, _ in found) / 1e6)
+        return found
+
+
+@pytest.mark.parametrize(("until", "rounds"), [(None, 60), (0.0, 20), (45.0, 40)])
+def test_longer_finals_give_signs_of_life_and_end_with_the_budget(monkeypatch, until, rounds):
+    """Seven kernels of 150 ms, of which one seems faster, and noise of 12 % hides it."""
+    clock, signs = Slow(), []
+    monkeypatch.setattr(core, "time", SimpleNamespace(monotonic=clock.now))
+    sides = {f"k{n}": noisy(150e3 + n, 0.12) for n in range(5)}
+    sides |= {"default": noisy(150e3 + 6, 0.12), "best": noisy(144e3, 0.12)}
+    verdict = core.compare(clock, sides, "default", 20, about_to=lambda _: signs.append(clock.now()), until=until)
+    assert len(verdict.finals.again) == rounds
+    assert max(b - a for a, b in itertools.pairwise([*signs, clock.now()])) < 5
+
+
+@pytest.mark.parametrize(("rounds", "most"), [(390, 400), (400, 400), (450, 450)])
+def test_rounds_that_no_comparison_reads_are_not_made(monkeypatch, rounds, most):
+    seems_faster = {"default": core.Ratio(1, 1, 1, 0.5), "best": core.Ratio(0.9, 0.7, 1.1, 0.9)}
+    monkeypatch.setattr(core, "decide", lambda default, finals: (default, 0.5, seems_faster))
+    sides = {"default": noisy(100.0), "best": noisy(90.0)}
+    assert len(core.compare(Played(), sides, "default", rounds).finals.again) == most
 
 
 @pytest.mark.parametrize("planted", [100.0, 103.0])

@@ -127,6 +127,7 @@ def run(
     failed: dict[str, str] = {}
     ended: dict[str, Any] = {}
     start = time.monotonic()
+    settings.until = None if seconds is None else start + seconds
     try:
         for number, case in enumerate(cases):
             if seconds is not None and time.monotonic() - start > seconds:

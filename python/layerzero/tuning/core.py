@@ -5,6 +5,7 @@ events on a GPU. Every comparison is paired by round, and the default has two pl
 from itself is known. The statistics are src/perfdb/compare.h.
 """
 
+import functools
 import math
 import random
 import statistics
@@ -24,6 +25,8 @@ FINALISTS = 6
 LEAST_GAIN = 0.01  # smaller gains keep the default
 NEARLY = 0.02  # a gain that is not beyond noise and seems more than this is timed longer
 MOST_MORE = 2  # times as many rounds again, then
+MOST_PAIRS = 400  # that a comparison reads, of src/perfdb/compare.cpp: later ones do not count
+BEAT_S = 1.0  # between signs of life
 LEAST_ROUNDS = 6  # fewer cannot exclude anything at 95 %
 PAUSE_S = 0.002  # between rounds on a GPU, so that it does not throttle
 
@@ -122,11 +125,18 @@ class Ratio:
 
 
 def in_rounds(
-    clock: Clock, sides: dict[str, Side], rounds: int, twice: str | None = None, *, seed: int = 0, reverse: bool = False
+    clock: Clock,
+    sides: dict[str, Side],
+    rounds: int,
+    twice: str | None = None,
+    *,
+    seed: int = 0,
+    reverse: bool = False,
+    beat: Callable[[], None] = lambda: None,
 ) -> Rounds:
     """Times the sides in rounds, each in a random order of its own; `twice`: the side with two places in each.
 
-    `reverse`: the same orders backwards, for a confirmation.
+    `reverse`: the same orders backwards, for a confirmation. `beat()` is called between rounds, at most once a second.
     """
     names, generator = list(sides), random.Random(seed)
     numbers = {name: n for n, name in enumerate(names)}
@@ -138,7 +148,11 @@ def in_rounds(
             order.insert(generator.randrange(len(order) + 1), numbers[twice])
         orders.append(order[::-1] if reverse else order)
     found = Rounds({name: [] for name in names}, {name: [] for name in names})
+    beaten = -math.inf
     for order in orders[::-1] if reverse else orders:
+        if time.monotonic() - beaten >= BEAT_S:
+            beat()
+            beaten = time.monotonic()
         seen: set[int] = set()
         for number, (us, host) in zip(order, clock.samples(list(sides.values()), order), strict=True):
             name = names[number]
@@ -154,14 +168,14 @@ def in_rounds(
 
 
 def screen(
-    clock: Clock, sides: dict[str, Side], default: str, seed: int = 0
+    clock: Clock, sides: dict[str, Side], default: str, seed: int = 0, beat: Callable[[], None] = lambda: None
 ) -> tuple[list[str], dict[str, list[float]]]:
     """Successive halving: returns the finalists, the default among them, and the samples of every side."""
     names, samples = list(sides), {name: list[float]() for name in sides}
     if len(names) == 1:
         return names, samples
     while True:
-        found = in_rounds(clock, {name: sides[name] for name in names}, SCREENED, seed=seed)
+        found = in_rounds(clock, {name: sides[name] for name in names}, SCREENED, seed=seed, beat=beat)
         for name in names:
             samples[name] += found.samples[name]
         us = [min(samples[name]) for name in names]  # of few samples the least disturbed one
@@ -212,29 +226,35 @@ def compare(
     *,
     seed: int = 0,
     about_to: Callable[[str], None] = lambda name: None,
+    until: float | None = None,
 ) -> Verdict:
     """Screens the sides, times the finalists in turns, and confirms the winner in reverse order: its interval excludes 1 again.
 
-    `about_to(name)` is called before the first calls of a side. `rounds`: of the finals, at least 6, and again as many up to
-    twice while a gain is likely that the noise so far hides.
+    `about_to(name)` is called before the first calls of a side, and with "" as a sign of life afterwards. `rounds`: of the
+    finals, at least 6, and again as many up to twice while a gain is likely that the noise so far hides, but not beyond
+    400 in all, and not after `until`, by time.monotonic().
     """
     for name, side in sides.items():
         about_to(name)
         clock.prepare(side)
-    about_to("")
-    names, screened = screen(clock, sides, default, seed)
+    beat = functools.partial(about_to, "")
+    beat()
+    names, screened = screen(clock, sides, default, seed, beat)
     finalists, rounds = {name: sides[name] for name in names}, max(rounds, LEAST_ROUNDS)
-    finals = in_rounds(clock, finalists, rounds, default, seed=seed + 1)
+    finals = in_rounds(clock, finalists, rounds, default, seed=seed + 1, beat=beat)
     winner, spread, ratios = decide(default, finals)
     for more in range(MOST_MORE):
         if winner != default or min(ratio.value for ratio in ratios.values()) > 1 - NEARLY:
             break
-        finals.add(in_rounds(clock, finalists, rounds, default, seed=seed + 3 + more))
+        further = min(rounds, MOST_PAIRS - len(finals.again))
+        if further <= 0 or (until is not None and time.monotonic() >= until):
+            break
+        finals.add(in_rounds(clock, finalists, further, default, seed=seed + 3 + more, beat=beat))
         winner, spread, ratios = decide(default, finals)
     verdict = Verdict(default, winner, finals, screened, spread, ratios)
     if winner != default:
         pair = {name: sides[name] for name in (default, winner)}
-        again = in_rounds(clock, pair, rounds, default, seed=seed + 2, reverse=True)
+        again = in_rounds(clock, pair, rounds, default, seed=seed + 2, reverse=True, beat=beat)
         verdict.confirmed = again.ratio(winner, default)
         if not (verdict.confirmed.high < 1 and verdict.confirmed.value < 1 - LEAST_GAIN):
             verdict.winner, verdict.refused = default, f"{winner} was not faster again in reverse order"

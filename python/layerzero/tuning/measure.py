@@ -32,6 +32,7 @@ class Settings:
     columns: dict[str, Any] = field(default_factory=dict)  # of records: device and environment
     denied: dict[str, str] = field(default_factory=dict)  # "operation kernel" -> why it is not tried again
     seed: int = 0
+    until: float | None = None  # by time.monotonic(), which processes share: no finals are made longer after it
 
     def modes(self) -> list[tuple[str, str]]:
         """Returns (execution, cache state) in the order in which they are measured."""
@@ -90,13 +91,16 @@ def right_kernels(call: sides.Call, settings: Settings, about_to: Callable[[str]
     return found
 
 
-def serving(call: sides.Call, clock: Clock, default: str, winner: str, rounds: int) -> tuple[Ratio, Rounds]:
+def serving(
+    call: sides.Call, clock: Clock, default: str, winner: str, rounds: int, beat: Callable[[], None]
+) -> tuple[Ratio, Rounds]:
     """Returns how many times as long ordinary calls of the winner take as those of the default, as a program makes them."""
     function = getattr(lz, call.name)
     both = {k: Side(functools.partial(function, **call.arguments, kernel=k)) for k in (default, winner)}
     for side in both.values():
+        beat()
         clock.prepare(side)
-    found = core.in_rounds(clock, both, max(rounds // 2, core.LEAST_ROUNDS), default, seed=3)
+    found = core.in_rounds(clock, both, max(rounds // 2, core.LEAST_ROUNDS), default, seed=3, beat=beat)
     return found.ratio(winner, default), found
 
 
@@ -165,10 +169,10 @@ def _tune_mode(
         return None
     if default not in those:
         default = next(kernel for kernel in _by_priority(call) if kernel in those)
-    verdict = core.compare(clock, those, default, settings.rounds, seed=settings.seed, about_to=about_to)
+    verdict = core.compare(clock, those, default, settings.rounds, seed=settings.seed, about_to=about_to, until=settings.until)
     served = None
     if execution == "eager" and verdict.winner != default:
-        served, rounds = serving(call, clock, default, verdict.winner, settings.rounds)
+        served, rounds = serving(call, clock, default, verdict.winner, settings.rounds, functools.partial(about_to, ""))
         if served.value > 1 + max(core.LEAST_GAIN, 2 * rounds.spread(default)):
             verdict.refused = f"{verdict.winner} is slower when a program calls it"
             verdict.winner = default

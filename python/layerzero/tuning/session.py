@@ -344,7 +344,7 @@ def _is_current(row: dict[str, Any]) -> bool:
     return str(kernel.version) == row["kernel_version"] and kernel.library_version == row["backend_version"]
 
 
-def _settings(session: Session) -> dict[str, Any]:
+def _settings(session: Session, start: float) -> dict[str, Any]:
     import torch
 
     options, keys = session.options, policy_in_force()["keys"]
@@ -356,6 +356,7 @@ def _settings(session: Session) -> dict[str, Any]:
         "columns": session.columns,
         "denied": session.crashed,
         "seed": 0,
+        "until": None if options.seconds is None else start + options.seconds,
         "threads": torch.get_num_threads(),
         "imports": options.imports,
         "memory_mb": options.memory_mb,
@@ -381,7 +382,7 @@ def _measure(session: Session, todo: list[Entry], start: float) -> None:
     timeout = max(HANG_S, isolation().timeout_s)
     if not todo:
         return
-    with workers(_settings(session), timeout, options.nice) as worker:
+    with workers(_settings(session, start), timeout, options.nice) as worker:
         for number, entry in enumerate(todo):
             if options.seconds is not None and time.monotonic() - start > options.seconds:
                 session.interrupted = "out_of_time"

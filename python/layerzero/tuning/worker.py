@@ -81,7 +81,7 @@ def main(parent: int, path: list[str]) -> None:
         importlib.import_module(module)
     lz.configure(**given["policy"], perfdb={"enabled": False})  # what was measured before decides nothing
     _limit(given["memory_mb"], given["device"])
-    names = ("device", "rounds", "columns", "denied", "seed")
+    names = ("device", "rounds", "columns", "denied", "seed", "until")
     settings = measure.Settings(**{name: given[name] for name in names})
     settings.caches, settings.executions = tuple(given["caches"]), tuple(given["executions"])
     reports.send("ready", pid=os.getpid())
