@@ -154,7 +154,7 @@ Result<YamlNode> ReadYaml(const PolicySource& source) {
                         std::to_string(source.text.size()) + " bytes");
   }
   if (!IsUtf8(source.text)) return source.Error(0, "", "UTF-8 text", "bytes that are not UTF-8");
-  if (source.text.find('\0') != source.text.npos) return source.Error(0, "", "UTF-8 text", "a zero byte");
+  if (source.text.find('\0') != source.text.npos) return source.Error(0, "", "text without zero bytes", "a zero byte");
   TreeBuilder builder;
   try {
     std::istringstream stream{std::string(source.text)};

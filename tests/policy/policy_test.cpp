@@ -249,7 +249,7 @@ TEST(Policy, MistakesNameLineKeyAndFix) {
       {"? [a]\n: 1\n", {"wanted a name as key, got a list"}},
       {"- a\n", {"wanted a map from key to value, got a list"}},
       {"\xff\xfe", {"UTF-8"}},
-      {std::string("enabled: true\0", 14), {"wanted UTF-8 text, got a zero byte"}},
+      {std::string("enabled: true\0", 14), {"wanted text without zero bytes, got a zero byte"}},
       {std::string("\0", 1), {"a zero byte"}},
       {"devices: {sm_to_generation: {80-90: ampere, 90-99: hopper}}\n", {"ranges that do not overlap", "90 in two"}},
       {"devices: {sm_to_generation: {9.0: hopper}}\n", {"89 or 80-88"}},
