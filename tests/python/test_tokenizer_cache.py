@@ -62,6 +62,14 @@ def test_entries_belong_to_models_and_are_bounded():
     assert cache.stats()["bytes"] <= 20_000
 
 
+def test_a_changed_model_has_entries_of_its_own():
+    identity, cache = lz.register_tokenizer(build()), lz.TokenCache("one")
+    for model in ("one", "two", "one"):
+        cache.model_id = model
+        lz.tokenize("hello there", identity, cache=cache)
+    assert (cache.stats()["entries"], cache.stats()["misses"], cache.stats()["hits"]) == (2, 2, 1)
+
+
 def small_transformers_tokenizer():
     transformers = pytest.importorskip("transformers")
     return transformers.PreTrainedTokenizerFast(

@@ -44,7 +44,7 @@ class TokenCache:
         self.model_id, self.max_bytes = model_id, max_bytes
         self._lock = threading.Lock()
         self._entries: OrderedDict[tuple[str, bool, str], _Entry] = OrderedDict()
-        self._settings: tuple[Any, str, str, tuple[int, int, int]] = (None, "", "", (0, 0, 0))  # see _settings_of
+        self._settings: tuple[Any, str, str, str, tuple[int, int, int]] = (None, "", "", "", (0, 0, 0))  # see _settings_of
         self._stats = {"hits": 0, "misses": 0, "validated": 0, "mismatches": 0, "evicted": 0, "bytes": 0}
 
     def stats(self) -> dict[str, int]:
@@ -96,11 +96,11 @@ class TokenCache:
         """Returns the namespace of a tokenizer and of how many hits one is compared, as the rules in force say."""
         rules = token_cache_rules()
         known = self._settings  # of the last call: a hit costs as much as what is below
-        if known[0] is not rules or known[1] != identity:
+        if known[0] is not rules or known[1] != identity or known[2] != self.model_id:
             rates = (rules.validation_rate_initial, rules.validation_rate_warmup, rules.validation_rate_stable)
             first, second, third = map(_every, rates)
-            known = self._settings = (rules, identity, self.namespace(identity), (first, second, third))
-        return known[2], known[3]
+            known = self._settings = (rules, identity, self.model_id, self.namespace(identity), (first, second, third))
+        return known[3], known[4]
 
     def _answered(self, key: tuple[str, bool, str], kept: tuple[int, ...] | None, ids: list[int]) -> None:
         right = tuple(ids)
