@@ -116,14 +116,13 @@ def test_jax(dtype):
 
 
 def test_arrays_of_dlpack_alone():
-    """As CuPy's are, of which no GPU is needed here."""
     values = np.arange(16, dtype="f4").reshape(2, 8)
     got = lz.rms_norm(array_stand_in.array(values), array_stand_in.array(np.ones(8, "f4")))
     assert type(got) is array_stand_in.ndarray
     np.testing.assert_allclose(array_stand_in.asnumpy(got), want_of(values, np.ones(8, "f4")), rtol=1e-5)
     with pytest.raises(lz.WrongTypeError, match="one kind"):
         lz.rms_norm(array_stand_in.array(values), np.ones(8, "f4"))
-    with pytest.raises(lz.WrongTypeError, match="a NumPy array to write into, got ndarray|to write into"):
+    with pytest.raises(lz.WrongTypeError, match="a NumPy array to write into, got ndarray"):
         lz.kv_block_table_update(
             array_stand_in.array(np.zeros((2, 3), "i4")), array_stand_in.array(np.array([[1, 2, 7]], "i4"))
         )

@@ -84,19 +84,37 @@ for call, kind, said in (
     else:
         raise AssertionError(said)
 
-# Arrays of DLPack alone, as CuPy's are.
+# Arrays of DLPack alone.
+import ctypes
 sys.path.append(SUPPORT)
-import array_stand_in as cupy
-got = lz.rms_norm(cupy.array(x))
-assert type(got) is cupy.ndarray
-np.testing.assert_allclose(cupy.asnumpy(got), want, rtol=1e-5, atol=1e-6)
-tables = cupy.array(np.zeros((2, 3), "i4"))
+import array_stand_in
+got = lz.rms_norm(array_stand_in.array(x))
+assert type(got) is array_stand_in.ndarray
+np.testing.assert_allclose(array_stand_in.asnumpy(got), want, rtol=1e-5, atol=1e-6)
+tables = array_stand_in.array(np.zeros((2, 3), "i4"))
 try:
-    lz.kv_block_table_update(tables, cupy.array(np.array([[1, 2, 7]], "i4")))
+    lz.kv_block_table_update(tables, array_stand_in.array(np.array([[1, 2, 7]], "i4")))
 except lz.WrongTypeError as error:
-    assert "a NumPy array to write into" in str(error) and not cupy.asnumpy(tables).any(), error
+    assert "a NumPy array to write into" in str(error) and not array_stand_in.asnumpy(tables).any(), error
 else:
     raise AssertionError("nobody sees what was written")
+
+
+class Bfloat16(array_stand_in.ndarray):  # which NumPy does not read
+    def __dlpack__(self, **options):
+        capsule = self._values.__dlpack__()
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        ctypes.c_uint8.from_address(pointer(capsule, b"dltensor") + 20).value = 4  # the dtype's code
+        return capsule
+
+
+try:
+    lz.rms_norm(Bfloat16(np.ones((2, 8), "f2")))
+except lz.WrongTypeError as error:
+    assert "rms_norm: input: wanted" in str(error) and "Bfloat16 that NumPy cannot read (Unsupported dtype" in str(error)
+else:
+    raise AssertionError("bfloat16 was read")
 
 # In place, and numbers that are drawn.
 tables = np.zeros((2, 3), "i4")

@@ -203,7 +203,7 @@ def _as_numpy(field: str, array: Any) -> Any:
     numpy = sys.modules["numpy"]
     if hasattr(array, "mask"):
         raise WrongTypeError(field, TENSOR_WANTED, "a masked array, whose mask would be lost", "call .filled()")
-    found = array if isinstance(array, numpy.ndarray) else _viewed(numpy, array)
+    found = array if isinstance(array, numpy.ndarray) else _viewed(numpy, field, array)
     if found.dtype.name not in _DTYPES or not found.dtype.isnative:
         got = f"{type(array).__name__} of {found.dtype.str if found.dtype.name in _DTYPES else found.dtype.name}"
         raise WrongTypeError(field, f"an array of {', '.join(_DTYPES)}", got, "convert it")
@@ -213,12 +213,16 @@ def _as_numpy(field: str, array: Any) -> Any:
     return found
 
 
-def _viewed(numpy: Any, array: Any) -> Any:
-    """An array of another library over its memory. CuPy's refuse to become NumPy's silently, and exchange by DLPack."""
+def _viewed(numpy: Any, field: str, array: Any) -> Any:
+    """An array of another library over its memory: by its own way to NumPy, or by DLPack alone."""
     if hasattr(array, "__array__"):
         with contextlib.suppress(TypeError):
             return numpy.asarray(array)
-    return numpy.from_dlpack(array)
+    try:
+        return numpy.from_dlpack(array)
+    except (TypeError, BufferError, RuntimeError, ValueError) as error:
+        got = f"{type(array).__name__} that NumPy cannot read ({error})"
+        raise WrongTypeError(field, TENSOR_WANTED, got, "convert it to a NumPy array") from error
 
 
 def _tensor(array: Any, keep: list[Any]) -> _Tensor:
@@ -297,4 +301,4 @@ def _as_kind_of(like: Any, result: Any) -> Any:
         return result
     if hasattr(like, "__array_namespace__"):
         return like.__array_namespace__().asarray(result)
-    return sys.modules[type(like).__module__.partition(".")[0]].from_dlpack(result)  # CuPy
+    return sys.modules[type(like).__module__.partition(".")[0]].from_dlpack(result)  # of DLPack alone

@@ -1,12 +1,9 @@
-"""Arrays as CuPy has them, in host memory: DLPack in and out, no array namespace, and no silent way to NumPy.
-
-`array`, `from_dlpack`, `asnumpy` and the type `ndarray` are named as CuPy's (14.2); its own arrays need a GPU.
-"""
+"""Arrays of DLPack alone, in host memory: DLPack in and out, no array namespace, and no silent way to NumPy."""
 
 import numpy
 
 
-class ndarray:  # noqa: N801  as CuPy names it
+class ndarray:  # noqa: N801  as array libraries name it
     def __init__(self, values):
         self._values = values
 
@@ -17,7 +14,7 @@ class ndarray:  # noqa: N801  as CuPy names it
         return self._values.__dlpack_device__()
 
     def __array__(self, *_, **__):
-        raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`")
+        raise TypeError("no conversion to a NumPy array without asking: use get()")
 
     def get(self):
         return self._values
