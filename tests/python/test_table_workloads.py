@@ -175,10 +175,22 @@ def test_a_lock_says_whether_kernels_were_compiled_first(compiled_kernel, tmp_pa
     assert cli.run(["solve", "--check", str(lock), "--json"]) == 0, capfd.readouterr().out
     lock.write_text(lock.read_text().replace('"compile_jit": true', '"compile_jit": false'))
     assert cli.run(["solve", "--check", str(lock), "--budget", "1"]) == 2
-    assert "compile_jit=True with it" in capfd.readouterr().err
-    for words in (["--compile-jit"], call[2:], ["--lock", "x"], ["--numerics", "default"]):
+    assert "--budget: wanted none with --check of a lock that was made without --compile-jit" in capfd.readouterr().err
+    for words in (["--compile-jit"], call[2:], ["--lock", "x"], ["--output", "x"], ["--numerics", "default"]):
         assert cli.run(["solve", "--check", str(lock), *words]) == 2
-        assert f"{words[0]}: wanted none with --check" in capfd.readouterr().err
+        why = "nothing is written" if words[0] in ("--lock", "--output") else "the lock has it"
+        assert f"{words[0]}: wanted none with --check: {why}" in capfd.readouterr().err
+
+
+def test_a_check_names_what_was_not_compiled_for_the_lock(compiled_kernel, tmp_path, capfd):
+    call = ["--operation", "rms_norm --input f32[rows,88] --weight f32[88]", "--bucket", "rows=8"]
+    lock = tmp_path / "layerzero.lock"
+    assert cli.run(["solve", *call, "--compile-jit", "--budget", "0", "--lock", str(lock), "--quiet"]) == 0
+    (left,) = json.loads(lock.read_text())["uncompiled"]
+    capfd.readouterr()
+    assert cli.run(["solve", "--check", str(lock), "--json"]) == 1
+    (one,) = json.loads(capfd.readouterr().out)["versions"]
+    assert one == {"name": f"slow.rms for {left['call']}", "before": left["why"], "after": "compiled"}
 
 
 @pytest.mark.parametrize("given", [{"budget_s": 1.0}, *({"compile_jit": True, "budget_s": s} for s in (-1, "1", True))])

@@ -64,7 +64,8 @@ def command(
         }
         given |= {"--tp-invariant": tp_invariant, "--capturing": capturing, "--compile-jit": compile_jit}
         for name in (name for name, value in given.items() if value):
-            raise InvalidRequestError(name, "none with --check: the lock has it", "both")
+            why = "nothing is written" if name in ("--output", "--lock") else "the lock has it"
+            raise InvalidRequestError(name, f"none with --check: {why}", "both")
         raise typer.Exit(_check(check, device, budget, progress, json))
     from layerzero.tables.lock import lock_of, model_at, write_lock
     from layerzero.tables.solve import solve
@@ -112,6 +113,9 @@ def _check(path: Path, device: str | None, budget: float | None, progress: Any, 
     from layerzero.tables.lock import compare, lock_of, read_lock, solve_again
 
     before = read_lock(path)
+    if budget is not None and not before.get("compile_jit"):
+        wanted = "none with --check of a lock that was made without --compile-jit"
+        raise InvalidRequestError("--budget", wanted, f"{budget:g}", "leave it out: nothing is compiled first")
     options = {"device": device, "budget_s": budget}
     table = solve_again(before, str(path), **options, progress=lambda text: progress(f"solving {text}"))
     found = compare(before, lock_of(table))

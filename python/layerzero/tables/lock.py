@@ -26,6 +26,7 @@ def lock_of(table: DispatchTable, made_of: Mapping[str, Any] | None = None) -> d
         "lock_version": VERSION,
         **{key: document.get(key) for key in (*_ABOUT, *_MARKS)},
         "compile_jit": "uncompiled" in document,
+        "uncompiled": document.get("uncompiled", []),
         "made_of": dict(made_of or {}),
         "joint": [pair["text"] for pair in document.get("joint", [])],
         "choices": document.get("choices", []),
@@ -123,6 +124,7 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, An
         for name in sorted(first.keys() & second.keys())
         if first[name]["kernel_id"] != second[name]["kernel_id"]
     ]
+    versions += _uncompiled(before, after)
     if not versions and before.get("capabilities_hash") != after.get("capabilities_hash"):
         hashes = {key: lock.get("capabilities_hash") for key, lock in (("before", before), ("after", after))}
         versions.append({"name": "capabilities_hash", **hashes})
@@ -133,6 +135,18 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, An
         "only_after": sorted(second.keys() - first.keys()),
         "calls": len(first.keys() & second.keys()),
     }
+
+
+def _uncompiled(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the kernels that were compiled for the table of one lock and not of the other."""
+    one, two = (
+        {f"{left['kernel_id']} for {left['call']}": left["why"] for left in lock.get("uncompiled") or ()}
+        for lock in (before, after)
+    )
+    return [
+        {"name": name, "before": one.get(name, "compiled"), "after": two.get(name, "compiled")}
+        for name in sorted(one.keys() ^ two.keys())
+    ]
 
 
 def _time_of(choice: Mapping[str, Any], kernel: str) -> float | None:
