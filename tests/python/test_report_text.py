@@ -43,6 +43,20 @@ def test_a_notebook_shows_html_without_markup_of_the_data(name):
     assert html.startswith(("<table>", "<pre>")) and "<class" not in html
 
 
+def test_the_chosen_kernel_is_listed_first_whatever_its_score(capsys):
+    from layerzero.cli.explain import _print
+
+    report = lz.explain("rms_norm", X, W)
+    best = report.kernel_id
+    report._data["kernel_id"] = other = next(
+        c.kernel_id for c in report.candidates if c.admissible and not c.reference and c.kernel_id != best
+    )
+    assert [row[:2] for row in report.rows()[:2]] == [("->", other), ("", best)]
+    _print(report, False)
+    shown = capsys.readouterr().out.partition("score: ")[0].partition("\n")[2]
+    assert shown.index(other) < shown.index(best)
+
+
 def test_html_is_escaped():
     from layerzero.inspection.text import html_table, html_text
 

@@ -16,7 +16,7 @@ from layerzero.inspection.text import terminal_width
 from layerzero.models.options import DTYPES
 
 SCORE = (
-    "score: the highest runs. priority is the kernel's declared rank, for these sizes and this device; a measured kernel loses 10 points for each "
+    "score: the highest runs; of kernels whose times noise does not separate, the highest without the measured term. priority is the kernel's declared rank, for these sizes and this device; a measured kernel loses 10 points for each "
     "time that it takes longer than the fastest; preferred and avoided are the policy's; transforms are copies of the arguments."
 )
 
@@ -90,7 +90,7 @@ def _print(report: SelectionReport, verbose: bool) -> None:
     print(f"{report.operation} on {where}: {report.kernel_id or 'no kernel may run'}{absent}")
     if report.locked:
         print(f"locked to {report.locked}")
-    may = sorted((c for c in report.candidates if c.admissible), key=lambda c: (c.reference, -c.score))
+    may = sorted((c for c in report.candidates if c.admissible), key=lambda c: (c.kernel_id != report.kernel_id, c.reference, -c.score))
     timed = any("measured_us" in c for c in may)
     rows = [_row(report, candidate, timed) for candidate in may]
     columns = ["", "kernel", "score", *(["measured us"] if timed else []), "why"]

@@ -201,9 +201,11 @@ class SelectionReport(Record):
         return "\n".join(lines)
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """Returns (mark of the chosen one, kernel, score or "refused", why) of each candidate, best first."""
+        """Returns (mark of the chosen one, kernel, score or "refused", why) of each candidate: the chosen one, then by score."""
         rows = []
-        for candidate in sorted(self.candidates, key=lambda c: (not c.admissible, -c.score)):
+        # A tie within noise is decided without the measured term, so the score of the chosen one need not be the highest.
+        order = sorted(self.candidates, key=lambda c: (c.kernel_id != self.kernel_id, not c.admissible, -c.score))
+        for candidate in order:
             if candidate.admissible:
                 score = f"{candidate.score:g}"
                 terms = " + ".join(f"{term.name} {term.value:g}" for term in candidate.terms) or "reference"
