@@ -7,7 +7,7 @@ the write has returned. After 20 to 100 ms all are killed. Then the database mus
 of all), have both halves of every pair, and every pair that was noted. Process death only, no loss of power. Exit code 1: a
 cycle was bad. SIGTERM ends the run after a cycle, with the result of those that were made; --resume adds to such a result.
 On a busy machine fewer writes are made before each kill: "acknowledged" says how many there were. Shares of the cycles can run
-at once, each with a --json of its own: `--cycles 0 --json all.json --add one.json two.json` adds them up.
+at once, each with a --json of its own: `--cycles 0 --json all.json --add one.json two.json` adds them up, each file once: "added" has their names.
 
 The journal is that of the SQLite that is found: LD_LIBRARY_PATH=<folder with another libsqlite3.so.0> tests another one.
 """
@@ -130,13 +130,21 @@ def main() -> int:
     parser.add_argument("--add", type=pathlib.Path, nargs="+", default=[], help="add the results in these files too")
     given = parser.parse_args()
     facts = {"sqlite": perf_records.database_state()["sqlite"], "writers": given.writers}
-    before: dict = {"builds": []}
-    for path in [given.json] * (given.resume and given.json is not None and given.json.exists()) + given.add:
+    before: dict = {"builds": [], "added": []}
+    resumed = [given.json] if given.resume and given.json is not None and given.json.exists() else []
+    for path in resumed + given.add:
         found = json.loads(path.read_text())
+        names = [*found.get("added", []), *([] if path in resumed else [path.name])]
+        again = path in given.add and any(path.samefile(other) for other in resumed)
+        if again or len({*before["added"], *names}) < len(before["added"]) + len(names):
+            parser.error(f"{path}: it or a file of that name is counted already")
         if other := {name: found.get(name) for name in facts if found.get(name) != facts[name]}:
             parser.error(f"{path} is of {other}, this would be of {facts}")
-        before = joined(before, found) | {"builds": list(dict.fromkeys([*before["builds"], *found["builds"]]))}
-    before = facts | before | {"builds": list(dict.fromkeys([*before["builds"], _layerzero.build_id()[1]]))}
+        builds = list(dict.fromkeys([*before["builds"], *found["builds"]]))
+        before = joined(before, found) | {"builds": builds, "added": before["added"] + names}
+    if given.cycles > before.get("cycles", 0):
+        before["builds"] = list(dict.fromkeys([*before["builds"], _layerzero.build_id()[1]]))
+    before = facts | before
     folder = pathlib.Path(tempfile.mkdtemp(prefix="lz-perfdb-", dir=given.folder))
     result = before | {"ok": not before.get("bad")}
 

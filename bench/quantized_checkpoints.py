@@ -5,8 +5,8 @@ python bench/quantized_checkpoints.py | python scripts/stamp_result.py > bench/r
 Layers of GPTQ and AWQ are those of tests/python/support/packed_layers.py, whose plain arithmetic is no fair opponent: of
 them only the time of LayerZero is kept. torchao is measured where it is installed.
 
-Speeds are of the least times: a call of two threads waits for a processor where other processes want them all, which only adds
-time. GPTQ's and AWQ's layers have one layout and one kernel; where their times differ, that is such waiting.
+Speeds are of the least times, and of the medians too: a call of two threads waits for a processor where other processes
+want them all, which only adds time, and more to a kernel whose threads wait for each other. GPTQ's and AWQ's layers have one layout and one kernel; where their times differ, that is such waiting.
 """
 
 import json
@@ -51,6 +51,13 @@ def times_us(calls, rows):
     return found | {f"{name}_least_us": min(each) * 1e6 for name, each in times.items()}
 
 
+def speed(times):
+    """How many times as fast LayerZero is as the layer's own forward, or as float32: by least times and by medians."""
+    name, other = ("own", "its own") if "own_us" in times else ("float32", "float32")
+    least, median = (times[f"{name}{kind}_us"] / times[f"layerzero{kind}_us"] for kind in ("_least", ""))
+    return f"{least:.2f} of {other} by least times, {median:.2f} by medians"
+
+
 def main():
     plain, found = torch.nn.Linear(SIZE, SIZE, bias=False), {}
     with torch.no_grad():
@@ -64,13 +71,7 @@ def main():
                 if is_real:
                     calls["own"] = lambda x, layer=layer: type(layer).forward(layer, x)
                 found.setdefault(name, {})[str(count)] = times_us(calls, rows)
-    speeds = [
-        f"{name}, rows {count}: {each['own_least_us'] / each['layerzero_least_us']:.2f} of its own"
-        if "own_us" in each
-        else f"{name}, rows {count}: {each['float32_least_us'] / each['layerzero_least_us']:.2f} of float32"
-        for name, counts in found.items()
-        for count, each in counts.items()
-    ]
+    speeds = [f"{name}, rows {n}: {speed(each)}" for name, counts in found.items() for n, each in counts.items()]
     row = {
         "version": f"torch {torch.__version__}",
         "run": f"linear layers of {SIZE} by {SIZE}, float32 activations",

@@ -104,6 +104,11 @@ def twins(count: int, samples: int) -> dict:
     return {"tunings": count, "winners": chosen, "ok": len(winners) == count and set(chosen) == {"planted.slow"}}
 
 
+def fastest(*warm: dict | None) -> dict:
+    """Returns the warm start that took the least time."""
+    return min(filter(None, warm), key=lambda one: one["warm_s"])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tunings", type=int, default=20)
@@ -119,29 +124,33 @@ def main() -> int:
     start = time.monotonic()
     cases = all_cases()[:: given.every]
     calls = Workload([Entry(c.operation, c.line, drawn=True) for c in cases])
-    device = _layerzero.device_id("cpu")
+    facts = {
+        "device_id": _layerzero.device_id("cpu"),
+        "layerzero": _layerzero.build_id()[1],
+        "torch": torch.__version__,
+        "samples": given.samples,
+    }
     runs, warm = [], None
+    if len({path.resolve() for path in given.add}) < len(given.add):
+        parser.error("--add: a file is named twice")
     for path in given.add:
         share = json.loads(path.read_text())
-        if share["device_id"] != device:
-            parser.error(f"{path} is of {share['device_id']}, this is {device}")
+        if other := {name: share.get(name) for name in facts if share.get(name) != facts[name]}:
+            parser.error(f"{path} is of {other}, this would be of {facts}")
         runs += share["runs"]
-        warm = min(filter(None, (warm, share["warm_start"])), key=lambda one: one["warm_s"])
+        warm = fastest(warm, share["warm_start"])
     for number in range(given.tunings):
-        results, warm = tuned(calls, samples=given.samples, caches=["warm"])
-        runs.append(results)
+        results, own = tuned(calls, samples=given.samples, caches=["warm"])
+        runs, warm = [*runs, results], fastest(warm, own)
         print(f"tuning {number + 1}, {time.monotonic() - start:.0f} s", file=sys.stderr)
         if given.save:
-            given.save.write_text(json.dumps({"device_id": device, "runs": runs, "warm_start": warm}))
+            given.save.write_text(json.dumps(facts | {"runs": runs, "warm_start": warm}))
     if given.save:
         return 0
     if not runs:
         parser.error("no tunings: neither --tunings nor --add")
     result = {
-        "device_id": device,
-        "layerzero": _layerzero.build_id()[1],
-        "torch": torch.__version__,
-        "samples": given.samples,
+        **facts,
         "tunings": len(runs),
         "load_average": os.getloadavg(),
         **agreement(runs),

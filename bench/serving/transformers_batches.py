@@ -91,7 +91,9 @@ def integration(found: dict[str, Any]) -> dict[str, str]:
     return {
         "version": f"{transformers.__version__}, torch {torch.__version__}",
         "run": f"generate_batch of SmolLM2 135M in {found['dtype']}, prompts of up to {found['input']} tokens, {found['output']} new ones",
-        "result": "no exact subject" if same is None else f"tokens equal in at least {math.floor(same * 100)}% of the requests",
+        "result": "no exact subject"
+        if same is None
+        else f"tokens equal in at least {math.floor(same * 100)}% of the requests",
         "speed": f"throughput over {own}: {'; '.join(speeds)}",
     }
 
