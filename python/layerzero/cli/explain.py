@@ -90,7 +90,10 @@ def _print(report: SelectionReport, verbose: bool) -> None:
     print(f"{report.operation} on {where}: {report.kernel_id or 'no kernel may run'}{absent}")
     if report.locked:
         print(f"locked to {report.locked}")
-    may = sorted((c for c in report.candidates if c.admissible), key=lambda c: (c.kernel_id != report.kernel_id, c.reference, -c.score))
+    may = sorted(
+        (c for c in report.candidates if c.admissible),
+        key=lambda c: (c.kernel_id != report.kernel_id, c.reference, -c.score),
+    )
     timed = any("measured_us" in c for c in may)
     rows = [_row(report, candidate, timed) for candidate in may]
     columns = ["", "kernel", "score", *(["measured us"] if timed else []), "why"]

@@ -44,7 +44,13 @@ class TokenCache:
         self.model_id, self.max_bytes = model_id, max_bytes
         self._lock = threading.Lock()
         self._entries: OrderedDict[tuple[str, bool, str], _Entry] = OrderedDict()
-        self._settings: tuple[Any, str, str, str, tuple[int, int, int]] = (None, "", "", "", (0, 0, 0))  # see _settings_of
+        self._settings: tuple[Any, str, str, str, tuple[int, int, int]] = (
+            None,
+            "",
+            "",
+            "",
+            (0, 0, 0),
+        )  # see _settings_of
         self._stats = {"hits": 0, "misses": 0, "validated": 0, "mismatches": 0, "evicted": 0, "bytes": 0}
 
     def stats(self) -> dict[str, int]:

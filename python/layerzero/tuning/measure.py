@@ -169,7 +169,9 @@ def _tune_mode(
         return None
     if default not in those:
         default = next(kernel for kernel in _by_priority(call) if kernel in those)
-    verdict = core.compare(clock, those, default, settings.rounds, seed=settings.seed, about_to=about_to, until=settings.until)
+    verdict = core.compare(
+        clock, those, default, settings.rounds, seed=settings.seed, about_to=about_to, until=settings.until
+    )
     served = None
     if execution == "eager" and verdict.winner != default:
         served, rounds = serving(call, clock, default, verdict.winner, settings.rounds, functools.partial(about_to, ""))
