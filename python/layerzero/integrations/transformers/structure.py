@@ -238,7 +238,7 @@ def linear(rows, module):
 
 
 def has_dtype(weight, rows):
-    """Whether rows have the weight's dtype, or autocast gives it to both: other rows the model's own code may cast."""
+    """Whether rows have the weight's dtype, or autocast casts both: other rows the model's own code may cast."""
     return weight.dtype == rows.dtype or torch.is_autocast_enabled(rows.device.type)
 
 
