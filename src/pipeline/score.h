@@ -32,9 +32,8 @@ double TransformCost(uint64_t bytes, const BoundCall& call);
 double TransformCost(const Transforms& transforms, const BoundCall& call);  // sum of all
 
 // Sets terms and scores of the admissible candidates and returns the index of the winner, -1 if none is admissible. A
-// reference wins only if nothing else is admissible. Kernels whose confident times noise does not separate from the
-// fastest compete without their times first. Ties: the higher priority, then the shorter time or a measured kernel,
-// then the smaller id.
+// reference wins only if nothing else is admissible. Ties: the higher priority, then a measured kernel, then the
+// smaller id.
 int Score(std::vector<Candidate>& candidates, const BoundCall& call, const Policy& policy,
           const MeasurementSource& measurements);
 
