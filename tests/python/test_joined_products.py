@@ -1,6 +1,7 @@
 """Weights of one input in one memory: what moves, what stays, what reads them afterwards."""
 
 import copy
+import importlib
 import io
 import pickle
 import types
@@ -102,26 +103,26 @@ def saved_by_torch(model, folder):
 
 
 def saved_as_file(model, folder):
-    files = pytest.importorskip("safetensors.torch")
+    files = importlib.import_module("safetensors.torch")
     files.save_file(model.state_dict(), str(folder / "model.safetensors"))
     return files.load_file(str(folder / "model.safetensors"))
 
 
 def saved_as_model(model, folder):
-    files = pytest.importorskip("safetensors.torch")
+    files = importlib.import_module("safetensors.torch")
     files.save_model(model, str(folder / "model.safetensors"))
     return files.load_file(str(folder / "model.safetensors"))
 
 
 def saved_for_the_hub(model, folder):
     pytest.importorskip("huggingface_hub").save_torch_model(model, str(folder))
-    return pytest.importorskip("safetensors.torch").load_file(str(folder / "model.safetensors"))
+    return importlib.import_module("safetensors.torch").load_file(str(folder / "model.safetensors"))
 
 
 def saved_by_accelerate(model, folder):
     accelerate = pytest.importorskip("accelerate")
     accelerate.Accelerator(cpu=True).save_model(model, str(folder))
-    return pytest.importorskip("safetensors.torch").load_file(str(folder / "model.safetensors"))
+    return importlib.import_module("safetensors.torch").load_file(str(folder / "model.safetensors"))
 
 
 SAVERS = [saved_by_torch, saved_as_file, saved_as_model, saved_for_the_hub, saved_by_accelerate]

@@ -189,8 +189,13 @@ def observed_call(model, head=False):
 
 
 def run_held(model, holder):
-    """All outputs of a module, which reads text, in the calls of `run_base`."""
-    mask, rows = inputs_of(base_of(model))["attention_mask"], []
+    """All outputs of a module, which reads text: of a padded prompt, and of one token more where there is a cache.
+
+    Not without a mask, as `run_base` does: PaliGemma's text without one is not causal.
+    """
+    base = base_of(model)
+    given = inputs_of(base)
+    mask, rows = given["attention_mask"], []
 
     def keep(_, arguments, result):
         for tensor in structure.tensors_of(result):
@@ -198,7 +203,11 @@ def run_held(model, holder):
 
     handle = holder.register_forward_hook(keep)
     try:
-        run_base(model)
+        with torch.inference_mode(), undisturbed(model), structure.evaluating(model):
+            cache = cache_of(base(**given))
+            if cache is not None:
+                further = {"attention_mask": torch.cat([mask, mask[:, -1:]], dim=1)} | cache_argument(base, cache)
+                base(**given | {"input_ids": given["input_ids"][:, :1]} | further)
     finally:
         handle.remove()
     return torch.cat(rows)

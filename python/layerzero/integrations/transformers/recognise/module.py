@@ -97,6 +97,9 @@ def mlp_of(module: Any) -> structure.GatedMlp:
     """What a module is that is out(activation(gate(x)) * up(x)); raises Unknown."""
     linears = [part for part in module.children() if isinstance(part, torch.nn.Linear)]
     others = [part for part in module.children() if part not in linears]
+    for part in others:
+        if hasattr(part, "in_features"):  # an adapter's
+            raise Unknown(f"{type(part).__module__}.{type(part).__name__} is not exactly torch.nn.Linear")
     if len(linears) < 2 or any(True for part in others for _ in (*part.parameters(), *part.buffers())):
         raise Unknown("has other parts than gate_proj, up_proj, down_proj and act_fn")
     for reason in filter(None, map(structure.why_not_linear, linears)):
