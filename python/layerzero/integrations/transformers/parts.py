@@ -32,8 +32,9 @@ def _gated_norm_forward(self, rows, gate):
 @of_rows
 def _mlp_forward(self, rows):
     mlp, silent = self.__dict__["_layerzero_mlp"]
-    served = structure.are_silent(self, mlp, silent) and structure.has_dtype(self._modules[mlp.into[0]].weight, rows)
-    return structure.run_mlp(self, rows, mlp) if served else None
+    weight = getattr(self._modules[mlp.into[0]], "weight", None)  # a packed layer put in since may have none
+    as_is = weight is None or structure.has_dtype(weight, rows)
+    return structure.run_mlp(self, rows, mlp) if as_is and structure.are_silent(self, mlp, silent) else None
 
 
 FORWARDS = (_norm_forward, _gated_norm_forward, _mlp_forward)
