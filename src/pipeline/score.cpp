@@ -76,8 +76,7 @@ size_t BestWithoutTime(const std::vector<Candidate>& candidates, const Measureme
 }
 
 // The index of the winner among the admissible, independent of their order; -1: none. Kernels whose confident times
-// noise does not separate from the fastest compete without their times first; the best of them then competes by its
-// score.
+// noise does not separate from the fastest compete without their times first; the best of them then competes by score.
 int Winner(const std::vector<Candidate>& candidates, const Measurements& measured, double prefer_tolerance) {
   std::vector<size_t> among;
   for (size_t i = 0; i < candidates.size(); ++i) {
