@@ -46,7 +46,7 @@ def test_an_mlp_that_computes_something_else(kind):
     model = tiny()
     planted(model.model.layers[1].mlp, WRONG_MLPS[kind])
     report = assert_same_function(model)
-    # Parts are told by what flows through them: a gate and up that are swapped are found as they are.
+    # Parts are identified by what flows through them: a gate and up that are swapped are found as they are.
     if kind == "swapped":
         assert report.replaced["MLP"]["count"] == 3 and "decoder" in report.replaced
         return

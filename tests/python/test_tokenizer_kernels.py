@@ -152,7 +152,7 @@ def tensors_of(rows, dtype):
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("name", [*BUILDERS, "tiktoken", "sentencepiece"])
 def test_texts_of_any_ids_are_the_librarys_from_every_kernel(name, dtype):
-    """Byte for byte, also where ids are parts of characters: U+FFFD stands for what is none."""
+    """Byte for byte, also where ids are parts of characters: U+FFFD is stored for incomplete ones."""
     others = {"tiktoken": lambda: tiktoken_encoding(R50K), "sentencepiece": sentencepiece_model}
     identity = lz.register_tokenizer(others[name]() if name in others else vocabulary(name))
     found = _find(identity)

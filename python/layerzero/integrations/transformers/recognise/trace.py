@@ -64,7 +64,7 @@ class Node:
         return f"{self.name or self.op}[{shape}]{f' in {self.module}' if self.module else ''}"
 
 
-def beside(name: str, key: str) -> str:
+def sibling(name: str, key: str) -> str:
     """The name of another tensor of the module that has the tensor of a name."""
     path, dot, _ = name.rpartition(".")
     return f"{path}{dot}{key}"
@@ -373,7 +373,7 @@ def _plain(name: str, args: Any, kwargs: Any) -> tuple[str, Any, Any]:
         return "linear", (args[0], args[1].inputs[0], None), {"transposed": False}
     if name == "add" and not kwargs and getattr(args[0], "op", "") == "linear" and args[0].args[2] is None:
         x, weight, _ = args[0].args
-        if isinstance(args[1], Node) and args[1].name == beside(weight.name, "bias"):
+        if isinstance(args[1], Node) and args[1].name == sibling(weight.name, "bias"):
             return "linear", (x, weight, args[1]), args[0].kwargs
     if name == "layer_norm" or name == "rms_norm":
         names = ("input", "shape", "weight", *(("bias",) if name == "layer_norm" else ()), "eps")
