@@ -261,12 +261,15 @@ Status Engine::LoadConfig(const std::string& path) {
     }
   }
   PolicyChanged();
+  ReadMovedRecords();
   return status;
 }
 
 Status Engine::Configure(const std::string& json) {
   Status status = selector_.policies().Configure(json);
-  if (status.ok()) PolicyChanged();
+  if (!status.ok()) return status;
+  PolicyChanged();
+  ReadMovedRecords();
   return status;
 }
 

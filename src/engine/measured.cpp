@@ -48,18 +48,23 @@ void MeasuredRecords::Begin(Paths paths, void (*late)()) {
     perfdb::StartThread(
         [](void* self) {
           auto& records = *static_cast<MeasuredRecords*>(self);
-          records.Keep(Read(records.paths_));
+          Paths paths;
+          {
+            std::lock_guard lock(records.mutex_);
+            paths = records.paths_;
+          }
+          records.Keep(Read(paths), paths);
         },
         this);
   }
   waited_ = !done_.wait_for(lock, std::chrono::milliseconds(kPatienceMs), [this] { return finished_; }) || waited_;
 }
 
-void MeasuredRecords::Keep(Found found) {
+void MeasuredRecords::Keep(Found found, const Paths& paths) {
   bool late;
   {
     std::lock_guard lock(mutex_);
-    found_ = std::make_shared<const Found>(std::move(found));
+    if (paths == paths_) found_ = std::make_shared<const Found>(std::move(found));  // else others were read meanwhile
     finished_ = true;
     late = waited_;
   }
@@ -72,7 +77,13 @@ void MeasuredRecords::ReadNow(const Paths& paths) {
   Found found = Read(paths);
   std::lock_guard lock(mutex_);
   found_ = std::make_shared<const Found>(std::move(found));
+  paths_ = paths;
   begun_ = finished_ = true;
+}
+
+bool MeasuredRecords::HasRead(const Paths& paths) const {
+  std::lock_guard lock(mutex_);
+  return !begun_ || paths_ == paths;
 }
 
 std::shared_ptr<const MeasuredRecords::Found> MeasuredRecords::found() const {

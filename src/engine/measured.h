@@ -20,6 +20,7 @@ class MeasuredRecords {
 
   struct Paths {
     std::string database, file;  // empty: none
+    bool operator==(const Paths&) const = default;
   };
   struct Found {
     std::vector<perfdb::Record> database, file;
@@ -32,12 +33,13 @@ class MeasuredRecords {
   void Begin(Paths paths, void (*late)());
   // Reads on this thread, which may wait for locks.
   void ReadNow(const Paths& paths);
+  bool HasRead(const Paths& paths) const;      // or began to; true if nothing was read yet
   std::shared_ptr<const Found> found() const;  // never null
   // True in a child that was forked while a thread of its parent was reading.
   bool IsReading() const { return reading_.load(std::memory_order_acquire); }
 
  private:
-  void Keep(Found found);
+  void Keep(Found found, const Paths& paths);
 
   mutable std::mutex mutex_;
   std::condition_variable done_;

@@ -214,6 +214,14 @@ Status Engine::UsePriorOfMachine() {
   return ReadPriorsAgain();
 }
 
+void Engine::ReadMovedRecords() {
+  const MeasuredRecords::Paths paths = RecordPaths();
+  if (machine_.load()->HasRead(paths)) return;
+  std::lock_guard change(prior_change_mutex_);
+  machine_.load()->ReadNow(paths);
+  (void)ReadPriorsAgain();  // PerfdbState has the problem
+}
+
 Status Engine::ReadPriorsAgain() {
   Status problem;
   Priors priors;

@@ -3,9 +3,16 @@
 import functools
 import gc
 import json
+import os
 import sys
+import tempfile
 
 import pytest
+
+# Tests neither read nor write what LayerZero keeps for the user. Workers of pytest-xdist inherit the folder.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _cache = tempfile.TemporaryDirectory(prefix="lz-tests-", ignore_cleanup_errors=True)
+    os.environ["LAYERZERO_CACHE_DIR"] = _cache.name
 
 
 @pytest.fixture(autouse=True)
@@ -24,14 +31,21 @@ def registered():
 
 @pytest.fixture(autouse=True)
 def policy_in_force():
-    """Keys with a simple value that a test sets for the process go with it."""
+    """Keys that a test sets for the process go with it."""
     before = policy_values()
     yield
     for name, value in policy_values().items():
-        if before and value != before[name] and isinstance(value, bool | int | float | str):
+        if before and value != before[name]:
             *sections, key = name.split(".")
-            keys = functools.reduce(lambda inner, section: {section: inner}, reversed(sections), {key: before[name]})
+            keys = functools.reduce(
+                lambda inner, section: {section: inner}, reversed(sections), {key: undo(before[name], value)}
+            )
             sys.modules["layerzero"].configure(**keys)
+
+
+def undo(before, value):
+    """The value that makes `before` of `value`: entries of dictionaries are merged, so new ones are set to null."""
+    return dict.fromkeys(value) | before if isinstance(value, dict) else before
 
 
 def policy_values():

@@ -121,6 +121,21 @@ def test_the_policy_names_another_file(cache, database, tmp_path):
     assert state["path"] == str(elsewhere) and state["rows"] == 2 and state["problem"] is None
 
 
+MOVED = """
+import sys
+empty, full = sys.argv[1:]
+for key in [{"cache_dir": full}, {"cache_dir": empty}, {"perfdb": {"path": full + "/perfdb.sqlite"}}, {"perfdb": {"enabled": False}}]:
+    lz.configure(**key)
+    print(lz.which("rms_norm", x, w)["kernel_id"])
+"""
+
+
+def test_records_follow_the_policy(cache, database, tmp_path):
+    chosen = run(tmp_path / "empty", f"{WHICH}\n{MOVED}", [str(tmp_path / "empty"), str(cache)])
+    own, torch_ = "hwy.norm.rms", "torch.rms_norm"
+    assert chosen.split() == [own, torch_, own, torch_, own]
+
+
 def test_the_run_with_the_loaded_versions_decides(cache, database):
     newer = rows_of("hwy.norm.rms", torch_version="99.0.0", measured_at="2027-01-31T12:00:00Z")
     newer[1]["backend_version"] = "99.0.0"

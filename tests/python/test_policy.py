@@ -131,7 +131,8 @@ def test_decorator(own):
 def test_prefer_and_disabled(own):
     with lz.prefer("torch"):
         preferred = lz.explain("rms_norm", X, W)
-    assert next(c for c in preferred.candidates if c.kernel_id == "torch.rms_norm").score == 30
+    terms = next(c for c in preferred.candidates if c.kernel_id == "torch.rms_norm").get("terms")
+    assert {"name": "preferred", "value": 20, "source": "policy"} in terms
     with lz.disabled():  # proves: enabled
         assert kernel() == "torch.ref.norm.rms"
     assert kernel() == own
