@@ -66,17 +66,17 @@ def split(cases: list[Case], every: int = 1) -> tuple[list[Case], list[HeldOut]]
 def tune(cases: list[Case], settings: measure.Settings) -> tuple[list[dict], dict[str, str]]:
     """Returns the records of calls, and why others were not measured. They go through a database of their own, not the user's:
     calls that differ in what no key has (strides) have one record there, the last."""
-    records, failed = [], {}
-    for case in cases:
-        use([])
-        try:
-            results = measure.tune_call(case.operation, case.line, settings)
-        except FAILURES as error:
-            failed[f"{case.operation} {case.line}"] = sides.short(error)
-            continue
-        records += [row for result in results for row in result["records"]]
+    failed = {}
     with tempfile.TemporaryDirectory(prefix="lz-held-out-") as folder:
-        perf_records.write_database(records, database := pathlib.Path(folder) / "perfdb.sqlite")
+        database = pathlib.Path(folder) / "perfdb.sqlite"
+        for case in cases:
+            use([])
+            try:
+                results = measure.tune_call(case.operation, case.line, settings)
+            except FAILURES as error:
+                failed[f"{case.operation} {case.line}"] = sides.short(error)
+                continue
+            perf_records.write_database([row for result in results for row in result["records"]], database)
         return perf_records.read_database(database), failed
 
 

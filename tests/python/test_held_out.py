@@ -79,6 +79,13 @@ def test_shapes_are_held_out_between_and_beyond(held_out):
     assert held_out.split(one) == (one, [])
 
 
+def test_calls_of_one_key_are_tuned_one_after_the_other(held_out, untuned, monkeypatch):
+    _, rival = untuned
+    monkeypatch.setattr(held_out.measure, "tune_call", lambda *_: [{"records": times(256, rival)}])
+    records, failed = held_out.tune([Case("linear", line(256), False)] * 2, None)
+    assert len(records) == len(times(256, rival)) and not failed
+
+
 def test_a_choice_that_is_slower_beyond_noise_fails(held_out):
     cell = {"operation": "a", "call": "b", "where": "between", "untuned": "x", "tuned": "y"}
     cells = [cell | {"ratio": ratio, "noise": 0.02} for ratio in (0.5, 1.01, 1.05)]
