@@ -39,6 +39,12 @@ VLLM = {
     "model_executor/layers/vocab_parallel_embedding.py": "UnquantizedEmbeddingMethod.apply",
     "model_executor/layers/rotary_embedding/base.py": "RotaryEmbedding.forward_cuda",
     "v1/sample/ops/topk_topp_sampler.py": "TopKTopPSampler.__init__ TopKTopPSampler.forward_native",
+    "v1/sample/sampler.py": "TopKTopPSampler",
+    "v1/worker/gpu/model_runner.py": "Sampler",
+    "v1/worker/gpu/sample/sampler.py": """
+        Sampler.__init__ Sampler.sample Sampler.apply_sampling_params Sampler()""",
+    "v1/worker/gpu/sample/states.py": """
+        SamplingStates.get_top_k_top_p SamplingStates.any_explicit_seed SamplingStates()""",
 }
 SGLANG = {
     "srt/layers/attention/base_attn_backend.py": """

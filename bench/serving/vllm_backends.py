@@ -12,7 +12,11 @@ graphs of both kinds), `eager`. The plugin must be installed, or LayerZero on th
 Times are wall-clock of `generate` for whole batches; the first token's from a run that ends there. Answers are greedy: one
 list for each prompt and batch, compared between engines by equal tokens before the first difference. An engine that is named
 again is "NAME, run 2" in the results: what differs between two runs of one engine is vLLM's own, or the machine's. Steps that are replayed by graphs select
-no kernel again: `kernels` has those that were selected while the engine started and ran.
+no kernel again: `kernels` has those that were selected while the engine started and ran. `host` says what a batch's runs cost the host
+(host_costs.py); --profile adds where the time of the smallest batch goes, on the host and the device.
+
+An engine's results are written as its batches end, so that a run that is cut off has what came ("cut_off"). The first engine
+also gets --cold seconds: on a fresh machine it reads the libraries from the disk and compiles vLLM's Triton kernels for all.
 """
 
 import argparse
@@ -26,6 +30,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import host_costs  # noqa: E402
 
 ENGINES = ["layerzero", "flash_attn", "layerzero@default", "flash_attn@default", "layerzero+ops@default", "flashinfer"]
 SHAPE = {
@@ -124,7 +131,7 @@ def one_engine(arguments):
     seen = Selections()
     logging.getLogger("layerzero").addHandler(seen)
     logging.getLogger("layerzero").setLevel(logging.INFO)
-    start = time.monotonic()
+    start, fresh = time.monotonic(), host_costs.python_ms()
     import torch
     from vllm import LLM, SamplingParams
 
@@ -139,6 +146,7 @@ def one_engine(arguments):
             "parameters": parameters,
             "import_s": imported - start,
             "start_s": ready - imported,
+            "python_ms": {"fresh": fresh, "ready": host_costs.python_ms()},
             "backends": sorted({type(m.impl).__name__ for m in _attention_layers(llm)}),
             "batches": {},
         }
@@ -155,29 +163,21 @@ def one_engine(arguments):
             outputs = llm.generate(given, sampling, use_tqdm=False)
             return time.perf_counter() - begin, [one.outputs[0] for one in outputs]
 
+        def came(**further):
+            result.update(further, kernels=seen.found, versions=versions())
+            print("\nRESULT " + json.dumps(result), flush=True)
+
         for batch in arguments.batch:
             result["batches"][batch] = measured(answers, batch, arguments)
-        if arguments.profile:
-            result["profile"] = profiled(lambda: answers(min(arguments.batch), 16))
+            came(cut_off=True)
         first = answers(max(arguments.batch), 1, logprobs=1)[1]
-        result["first_logprobs"] = [next(iter(one.logprobs[0].values())).logprob for one in first]
-    result["kernels"] = seen.found
-    result["versions"] = versions()
-    print("RESULT " + json.dumps(result))
-
-
-def profiled(run):
-    """Where the time of a smallest batch of 16 tokens goes: the 25 largest by host time and by device time, microseconds."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
-        run()
-
-    def largest(field):
-        rows = sorted(found.key_averages(), key=lambda row: -getattr(row, field))[:25]
-        return {row.key[:120]: [row.count, round(getattr(row, field), 1)] for row in rows}
-
-    return {"host": largest("self_cpu_time_total"), "device": largest("self_device_time_total")}
+        came(first_logprobs=[next(iter(one.logprobs[0].values())).logprob for one in first])
+        if arguments.profile:
+            few = min(arguments.batch)
+            came(profile=host_costs.device_profile(lambda: answers(few, 16)))
+            came(functions=host_costs.functions(lambda: answers(few, 64)))
+        result["python_ms"]["end"] = host_costs.python_ms()
+        came(cut_off=False)
 
 
 def _attention_layers(llm):
@@ -188,11 +188,12 @@ def _attention_layers(llm):
 def measured(answers, batch, arguments):
     _, once = answers(batch, arguments.output)
     firsts, wholes, same = [], [], True
-    for _ in range(arguments.rounds):
-        firsts.append(answers(batch, 1)[0])
-        seconds, again = answers(batch, arguments.output)
-        wholes.append(seconds)
-        same &= [one.token_ids for one in again] == [one.token_ids for one in once]
+    with host_costs.Usage() as host:
+        for _ in range(arguments.rounds):
+            firsts.append(answers(batch, 1)[0])
+            seconds, again = answers(batch, arguments.output)
+            wholes.append(seconds)
+            same &= [one.token_ids for one in again] == [one.token_ids for one in once]
     first, whole = statistics.median(firsts), statistics.median(wholes)
     return {
         "first_token_ms": first * 1e3,
@@ -201,6 +202,7 @@ def measured(answers, batch, arguments):
         "tokens_per_s": batch * arguments.output / whole,
         "spread": (max(wholes) - min(wholes)) / whole,
         "same_in_every_run": same,
+        "host": host.found,
         "tokens": [list(one.token_ids) for one in once],
     }
 
@@ -236,12 +238,13 @@ def compared(results, base="flash_attn"):
     rows = []
     for one in results if base is not None else ():
         for batch, own in one["batches"].items():
-            other = base["batches"][batch]
+            if (other := base["batches"].get(batch)) is None:
+                continue  # cut off before
             pairs = list(zip(own["tokens"], other["tokens"], strict=True))
             prefixes = [
                 next((i for i, (a, b) in enumerate(zip(x, y, strict=True)) if a != b), len(x)) for x, y in pairs
             ]
-            logprobs = zip(one["first_logprobs"], base["first_logprobs"], strict=True)
+            logprobs = list(zip(one.get("first_logprobs", ()), base.get("first_logprobs", ()), strict=False))
             rows.append(
                 {
                     "engine": one["engine"],
@@ -250,7 +253,7 @@ def compared(results, base="flash_attn"):
                     "equal_answers": sum(x == y for x, y in pairs) / len(pairs),
                     "equal_first_tokens": sum(x[0] == y[0] for x, y in pairs) / len(pairs),
                     "equal_before_first_difference": statistics.mean(prefixes),
-                    "first_logprob_difference": max(abs(a - b) for a, b in logprobs),
+                    "first_logprob_difference": max((abs(a - b) for a, b in logprobs), default=None),
                     "throughput": own["tokens_per_s"] / other["tokens_per_s"],
                     "first_token": other["first_token_ms"] / own["first_token_ms"],
                     "step": other["step_ms"] / own["step_ms"],
@@ -282,6 +285,7 @@ def main():
     parser.add_argument("--profile", action="store_true", help="also write where the time of the smallest batch goes")
     parser.add_argument("--seconds", type=float, default=480, help="no engine starts after this time")
     parser.add_argument("--most", type=float, default=200, help="seconds that one engine may take")
+    parser.add_argument("--cold", type=float, default=120, help="seconds that the first engine may take besides")
     arguments = parser.parse_args()
     if arguments.engine:
         return one_engine(arguments)
@@ -294,24 +298,45 @@ def main():
             failures[label] = "no time left"
             continue
         command = [sys.executable, __file__, "--engine", engine, *passed]
-        limit = min(arguments.most, max(end - time.monotonic(), 1) + 30)
+        cold = arguments.cold if not results and not failures else 0
         log = arguments.out.with_suffix(f".{label.replace(', run ', '.')}.log")
-        with log.open("w") as stream:
-            try:
-                done = subprocess.run(
-                    command, env=os.environ | ENVIRONMENT, stdout=stream, stderr=subprocess.STDOUT, timeout=limit
-                ).returncode
-            except subprocess.TimeoutExpired:
-                done = f"not ready within {limit:.0f} s"
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("RESULT ")]
-        if lines:
-            results.append(json.loads(lines[-1][7:]) | {"engine": label})
-        else:
-            failures[label] = f"{done}; see {log.name}"
-        for row in written(results, failures, arguments.out):
+        rows = []
+        for found, failure in run(command, log, min(arguments.most + cold, max(end - time.monotonic(), 1) + 30)):
+            now = [found | {"engine": label}] if found else []
+            rows = written(results + now, failures | ({label: failure} if failure else {}), arguments.out)
+        results += now
+        failures |= {label: failure} if failure else {}
+        for row in rows:
             print(json.dumps(row))
-        print(label, "ready" if lines else failures[label], flush=True)
+        print(label, failure or "ready", flush=True)
     return 1 if failures else 0
+
+
+def run(command, log, limit):
+    """Yields (what the engine has written so far or None, why it did not come to its end or "") after each of its results,
+    last when it has ended. log: the file of its output."""
+    with log.open("w") as stream:
+        process = subprocess.Popen(command, env=os.environ | ENVIRONMENT, stdout=stream, stderr=subprocess.STDOUT)
+    end, seen = time.monotonic() + limit, ""
+    try:
+        while process.poll() is None and time.monotonic() < end:
+            time.sleep(1)
+            if (line := _last_result(log)) != seen:
+                seen = line
+                yield json.loads(line), ""
+        failure = f"not ready within {limit:.0f} s" if process.poll() is None else process.returncode
+    finally:
+        process.kill()
+        process.wait()
+    found = json.loads(_last_result(log) or "null")
+    complete = found is not None and not found["cut_off"]  # how its process ended after that is of no interest
+    yield found, "" if complete else f"{failure}; see {log.name}"
+
+
+def _last_result(log):
+    """What follows the last whole line's "RESULT "; "" before the first."""
+    lines = log.read_text(errors="replace").splitlines(keepends=True)
+    return next((line[7:] for line in reversed(lines) if line.startswith("RESULT ") and line.endswith("\n")), "")
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def test_nothing_is_refused_that_is_served(plugin):
         assert served.unserved(size, torch.bfloat16, "auto", 16, False) is None
     assert served.unserved(128, torch.float16, "fp8", 16, False) is None
     assert served.unserved(128, torch.bfloat16, "auto", 16, True) is None
-    assert served.unserved_latents(torch.bfloat16) is None
+    assert served.unserved_latents(torch.bfloat16, "auto") is None
 
 
 def test_operations_under_vllm_s_names(plugin):

@@ -275,7 +275,8 @@ def test_reasons_of_the_engine(plugin):
 
     assert unserved(64, torch.bfloat16, "auto", 16, False, device="h100") is None
     assert unserved(64, torch.bfloat16, "fp8", 16, False, device="h100") is None
-    assert unserved_latents(torch.bfloat16, device="h100") is None
+    assert unserved_latents(torch.bfloat16, "auto", device="h100") is None
+    assert "latents of fp8 next to a query of bfloat16" in unserved_latents(torch.bfloat16, "fp8")
     lz.configure(allow_sources=["zentorch"])
     served.cache_clear()
     torch.set_default_dtype(torch.bfloat16)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from engine_calls import body, recorder, takes
+from engine_calls import body, fields_read, recorder, takes
 
 ROOT = Path(__file__).parents[2]
 SUPPORT = Path(__file__).parent / "support"
@@ -27,15 +27,25 @@ CLASSES = {
         "layers.py",
         ["vllm.model_executor.layers.vocab_parallel_embedding:UnquantizedEmbeddingMethod."],
     ),
-    "LayerZeroSampler": ("layers.py", ["vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler."]),
+    "LayerZeroSampler": ("sampling.py", ["vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler."]),
 }
-# Our method under another name: vLLM's whose calls it gets.
+RUNNER = "vllm.v1.worker.gpu.sample."
+# Our class and its method: (its file, vLLM's method whose calls it gets).
 RENAMED = {
-    ("LayerZeroSiluAndMul", "layerzero_forward"): "vllm.model_executor.layers.activation:SiluAndMul.forward_cuda",
-    ("LayerZeroGeluAndMul", "layerzero_forward"): "vllm.model_executor.layers.activation:GeluAndMul.forward_cuda",
-    ("_Rotary", "layerzero_forward"): "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding.forward_cuda",
-    ("LayerZeroSampler", "layerzero_forward"): "vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler.forward_native",
-}
+    "LayerZeroSiluAndMul layerzero_forward": (
+        "layers.py", "vllm.model_executor.layers.activation:SiluAndMul.forward_cuda"
+    ),
+    "LayerZeroGeluAndMul layerzero_forward": (
+        "layers.py", "vllm.model_executor.layers.activation:GeluAndMul.forward_cuda"
+    ),
+    "_Rotary layerzero_forward": (
+        "layers.py", "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding.forward_cuda"
+    ),
+    "LayerZeroSampler layerzero_forward": (
+        "sampling.py", "vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler.forward_native"
+    ),
+    "newer LayerZeroRunnerSampler sample": ("sampling.py", f"{RUNNER}sampler:Sampler.sample"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -53,11 +63,25 @@ def test_our_methods_take_what_vllm_passes(name):
     assert compared
 
 
-@pytest.mark.parametrize("name", [" ".join(key) for key in RENAMED])
+@pytest.mark.parametrize("name", RENAMED)
 def test_our_forwards_take_what_vllms_take(name):
-    of, method = name.split()
-    own = recorder().parameters(recorder().named(body(OURS / "layers.py", of), method))
-    assert takes(own, RECORD[RENAMED[of, method]])
+    (file, theirs), one = RENAMED[name], ast.parse((OURS / RENAMED[name][0]).read_text())
+    for part in name.split():
+        one = recorder().named(one.body, part)
+    assert takes(recorder().parameters(one), RECORD[theirs])
+
+
+def test_what_our_sampler_reads_of_vllms_is_there():
+    """By the newer runner's names: the attributes of its sampler and of its states, and its own method that ours calls."""
+    assert {"sampling_states", "logprobs_mode", "use_fp64_gumbel"} <= set(RECORD[f"{RUNNER}sampler:Sampler()"])
+    assert {"temperature", "top_k", "top_p", "seeds"} <= set(RECORD[f"{RUNNER}states:SamplingStates()"])
+    assert fields_read(OURS / "sampling.py", {"states"}) == {
+        "temperature", "top_k", "seeds", "get_top_k_top_p", "any_explicit_seed"
+    }  # fmt: skip
+    six = RECORD[f"{RUNNER}sampler:Sampler.sample"][:6]
+    assert RECORD[f"{RUNNER}sampler:Sampler.apply_sampling_params"] == [*six, "skip_top_k_top_p?"]
+    assert RECORD[f"{RUNNER}states:SamplingStates.get_top_k_top_p"] == [six[1], six[2]]
+    assert RECORD[f"{RUNNER}states:SamplingStates.any_explicit_seed"] == [six[2]]
 
 
 @pytest.mark.parametrize("name", ["rms_norm", "fused_add_rms_norm"])

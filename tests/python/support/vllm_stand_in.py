@@ -119,6 +119,44 @@ class AttentionBackendEnum(enum.Enum):
         return self in _overrides
 
 
+class TopKTopPSampler:
+    def __init__(self, logprobs_mode="raw_logprobs", use_fp64_gumbel=False):
+        self.forward = self.forward_native
+
+    def forward_native(self, logits, generators, k, p):
+        return logits.argmax(-1), None
+
+
+class SamplingStates:
+    """Of the newer model runner; temperature, top_k, top_p and seeds each have `np` and `gpu`."""
+
+    def get_top_k_top_p(self, expanded_idx_mapping, idx_mapping_np):
+        by_k = (self.top_k.np[idx_mapping_np] != self.vocab_size).any()
+        by_p = (self.top_p.np[idx_mapping_np] != 1.0).any()
+        return (
+            self.top_k.gpu[expanded_idx_mapping] if by_k else None,
+            self.top_p.gpu[expanded_idx_mapping] if by_p else None,
+        )
+
+    def any_explicit_seed(self, idx_mapping_np):
+        return bool(self.seeds_set[idx_mapping_np].any())
+
+
+class Sampler:
+    """Of the newer model runner."""
+
+    def __init__(
+        self, max_num_reqs, vocab_size, device, req_states, logprobs_mode="raw_logprobs", num_speculative_tokens=1,
+        use_fp64_gumbel=False,
+    ):  # fmt: skip
+        self.logprobs_mode, self.use_fp64_gumbel = logprobs_mode, use_fp64_gumbel
+
+    def sample(
+        self, logits, expanded_idx_mapping, idx_mapping_np, pos, input_ids, expanded_local_pos, return_logprobs=False
+    ):
+        return logits.argmax(-1), logits
+
+
 _overrides = {}
 
 
@@ -161,6 +199,12 @@ def modules():
     module("vllm.v1.attention.backends")
     module("vllm.v1.attention.backends.registry", **registry)
     module("vllm.v1.attention.backends.utils", **utils)
+    for name in ("vllm.v1.sample", "vllm.v1.sample.ops", "vllm.v1.worker", "vllm.v1.worker.gpu", "vllm.v1.worker.gpu.sample"):
+        module(name)
+    module("vllm.v1.sample.sampler", TopKTopPSampler=TopKTopPSampler)
+    module("vllm.v1.sample.ops.topk_topp_sampler", TopKTopPSampler=TopKTopPSampler)
+    module("vllm.v1.worker.gpu.sample.sampler", Sampler=Sampler)
+    module("vllm.v1.worker.gpu.sample.states", SamplingStates=SamplingStates)
     for name, one in found.items():
         parent, _, child = name.rpartition(".")
         if parent:

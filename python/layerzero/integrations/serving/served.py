@@ -24,8 +24,14 @@ def unserved(
     return _unserved(head_size, dtype, CACHES.get(cache or ""), page_size, sinks, device)
 
 
-def unserved_latents(dtype: torch.dtype, device: str | None = None) -> str | None:
-    """The same for decode steps over latents."""
+def unserved_latents(dtype: torch.dtype, cache: str | None = None, device: str | None = None) -> str | None:
+    """The same for decode steps over latents. Those of 8 bits are refused on every machine: nothing but torch's expression of
+    the operation takes them, which reads the whole cache."""
+    if cache not in (None, "auto", "float16", "bfloat16"):
+        return (
+            f"mla_decode_paged: no kernel reads latents of {cache} next to a query of {str(dtype).removeprefix('torch.')}; leave "
+            "the cache's dtype at auto, or choose a backend of the engine's own"
+        )
     if device is None and not torch.cuda.is_available():
         return None
     return _unserved_latents(dtype, device)

@@ -13,7 +13,7 @@ from vllm.v1.attention.backends.utils import get_kv_cache_layout
 from layerzero import _layerzero
 from layerzero.integrations.serving.served import CACHES, unserved
 from layerzero.integrations.vllm import NAME, register_backend
-from layerzero.integrations.vllm.metadata import LayerZeroMetadata, LayerZeroMetadataBuilder, Prefill, Shared
+from layerzero.integrations.vllm.metadata import LayerZeroMetadata, LayerZeroMetadataBuilder, Prefill, Shared, first
 
 register_backend()  # vLLM looks up the name of the class below
 _append = _layerzero.ops["kv_append_paged"]
@@ -143,17 +143,19 @@ class LayerZeroImpl(AttentionImpl[LayerZeroMetadata]):
             return output
         caches, scales = self._caches(kv_cache), self._scales(layer)
         if step.shared is not None:
-            self._over_shared(query[: step.num_tokens], caches, scales, step, step.shared, output[: step.num_tokens])
+            rows, out = first(query, step.num_tokens), first(output, step.num_tokens)
+            self._over_shared(rows, caches, scales, step, step.shared, out)
             return output
         if step.num_decodes:
             self._decode(query, caches, scales, step, output)
         if (prefill := step.prefill) is not None:
-            part = slice(step.num_decode_tokens, prefill.end)
+            begin, end = step.num_decode_tokens, prefill.end
+            rows, out = _between(query, begin, end), _between(output, begin, end)
             if prefill.fresh and self.reads_own_keys:
-                start, longest = prefill.query_start, prefill.longest
-                self._packed(query[part], key[part], value[part], start, longest, step.causal, output[part])
+                own = _between(key, begin, end), _between(value, begin, end)
+                self._packed(rows, *own, prefill.query_start, prefill.longest, step.causal, out)
             else:
-                self._prefill(query[part], caches, scales, prefill, step.causal, output[part])
+                self._prefill(rows, caches, scales, prefill, step.causal, out)
         return output
 
     def do_kv_cache_update(
@@ -172,14 +174,13 @@ class LayerZeroImpl(AttentionImpl[LayerZeroMetadata]):
     def _decode(self, query: Any, caches: Any, scales: Any, step: LayerZeroMetadata, output: Any) -> None:
         count = step.num_decodes
         _paged(
-            query[:count].unsqueeze(1),
+            first(query, count).unsqueeze(1),
             *caches,
-            step.tables[:count],
-            step.lengths[:count],
+            *step.decoding,
             self.scale,
             window=self.window,
             sinks=self.sinks,
-            out=output[:count].unsqueeze(1),
+            out=first(output, count).unsqueeze(1),
             **self.bias,
             **scales,
         )
@@ -226,7 +227,7 @@ class LayerZeroImpl(AttentionImpl[LayerZeroMetadata]):
         prefix = _paged_prefill(query, *caches, shared.query_start, *shared.pages, self.scale, causal=False, **given)
         rest, lse = torch.empty_like(query), query.new_empty(query.shape[:2], dtype=torch.float32)
         if n := step.num_decodes:
-            parts = _paged(query[:n].unsqueeze(1), *caches, step.tables[:n], step.lengths[:n], self.scale, **given)
+            parts = _paged(query[:n].unsqueeze(1), *caches, *step.decoding, self.scale, **given)
             rest[:n], lse[:n] = parts[0].squeeze(1), parts[1]
         if (prefill := step.prefill) is not None:
             parts = _paged_prefill(
@@ -249,3 +250,7 @@ class LayerZeroImpl(AttentionImpl[LayerZeroMetadata]):
         if self.stored is None:
             return {}
         return {"k_scale": layer._k_scale.view(-1), "v_scale": layer._v_scale.view(-1)}
+
+
+def _between(rows: torch.Tensor, begin: int, end: int) -> torch.Tensor:
+    return rows if begin == 0 and end == rows.shape[0] else rows[begin:end]

@@ -83,8 +83,10 @@ class LayerZeroMLABackend(MLACommonBackend):
         return [576]  # 512 of the latent, 64 that are rotated
 
     @classmethod
-    def supports_combination(cls, head_size: int, dtype: torch.dtype, *args: Any, **kwargs: Any) -> str | None:
-        return unserved_latents(dtype)
+    def supports_combination(
+        cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: Any, *args: Any, **kwargs: Any
+    ) -> str | None:
+        return unserved_latents(dtype, kv_cache_dtype)
 
 
 class LayerZeroMLAImpl(MLACommonImpl[MLACommonMetadata]):

@@ -1,7 +1,7 @@
 """vLLM's layers with LayerZero's operations, for engines whose `ops` name them; every other engine runs vLLM's own code.
 
 Activations and rotary embeddings are classes in vLLM's table of out-of-tree operations. What has no such table (linear
-layers without quantization, the sampler of the older model runner) is a subclass under the name that vLLM looks up.
+layers without quantization; samplers, in sampling.py) is a subclass under the name that vLLM looks up.
 """
 
 from typing import Any
@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from vllm.model_executor.custom_op import CustomOp, op_registry_oot
 from vllm.model_executor.layers import activation, linear, rotary_embedding, vocab_parallel_embedding
-from vllm.v1.sample import sampler as samplers
-from vllm.v1.sample.ops import topk_topp_sampler
 
-from layerzero import _layerzero
+from layerzero.integrations.vllm import sampling
 from layerzero.integrations.vllm.options import wanted
 from layerzero.torch import attach
 
@@ -89,31 +87,6 @@ class LayerZeroEmbeddingMethod(vocab_parallel_embedding.UnquantizedEmbeddingMeth
         return _ops.linear(x, layer.weight, bias) if self.own else super().apply(layer, x, bias)
 
 
-class LayerZeroSampler(topk_topp_sampler.TopKTopPSampler):
-    """Tokens by LayerZero's sampling operations. A step that has to return processed logits takes vLLM's way."""
-
-    def __init__(self, logprobs_mode: Any = "raw_logprobs", use_fp64_gumbel: bool = False) -> None:
-        super().__init__(logprobs_mode, use_fp64_gumbel)
-        if wanted("sampler") and not str(logprobs_mode).startswith("processed") and not use_fp64_gumbel:
-            self.forward = self.layerzero_forward
-
-    def layerzero_forward(
-        self, logits: torch.Tensor, generators: dict[int, torch.Generator], k: Any, p: Any
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """logits (rows, vocabulary) after temperatures; k (rows) int, p (rows) float, or None."""
-        uniform = torch.rand(len(logits), device=logits.device)
-        for row, generator in generators.items():
-            uniform[row : row + 1] = torch.rand(1, device=logits.device, generator=generator)
-        if k is not None and p is not None:
-            token = _layerzero.ops["sample_topk_topp"](logits, row_k=k, row_p=p, uniform=uniform)
-        elif k is not None:
-            token = _layerzero.ops["sample_topk"](logits, row_k=k, uniform=uniform)
-        else:
-            kept = {"p": 1.0} if p is None else {"row_p": p}
-            token = _layerzero.ops["sample_topp"](logits, uniform=uniform, **kept)
-        return token.clamp_(min=0), None  # -1: a row without a distribution, which no embedding has
-
-
 def register() -> None:
     """Puts the classes where vLLM looks for them, once."""
     if "SiluAndMul" in op_registry_oot and op_registry_oot["SiluAndMul"] is LayerZeroSiluAndMul:
@@ -132,7 +105,7 @@ def register() -> None:
         ours.name = theirs.name  # by which custom_ops switches it, whoever runs it
     linear.UnquantizedLinearMethod = LayerZeroLinearMethod
     vocab_parallel_embedding.UnquantizedEmbeddingMethod = LayerZeroEmbeddingMethod
-    samplers.TopKTopPSampler = LayerZeroSampler
+    sampling.register()
 
 
 def _rotary_classes() -> list[Any]:

@@ -43,6 +43,11 @@ class Prefill:
         return pages_of(self.tables, self.lengths, self.page_size, self.most)
 
 
+def first(rows: torch.Tensor, count: int) -> torch.Tensor:
+    """The first rows; the tensor itself where they are all, since a view costs the host as much as a small kernel."""
+    return rows if rows.shape[0] == count else rows[:count]
+
+
 class Shared(NamedTuple):
     """A prefix of all requests (cascade): attention over it and over the rest is merged."""
 
@@ -58,11 +63,11 @@ class LayerZeroMetadata(AttentionMetadata):
     num_tokens: int  # of the step; may be padded
     query_start: torch.Tensor  # (requests + 1) int32 of all requests
     longest: int  # new tokens of one request
-    tables: (
-        torch.Tensor
-    )  # (requests, width) int32 blocks, those that decode first; of a shared prefix without its pages
-    lengths: torch.Tensor  # (requests) int32 keys, without those of a shared prefix
+    # (requests, width) int32 blocks, those that decode first, and (requests) int32 keys; both without a shared prefix
+    tables: torch.Tensor
+    lengths: torch.Tensor
     causal: bool
+    decoding: tuple[torch.Tensor, torch.Tensor]  # the rows of tables and lengths that decode, for all layers
     prefill: Prefill | None = None
     shared: Shared | None = None
 
@@ -109,6 +114,7 @@ class LayerZeroMetadataBuilder(AttentionMetadataBuilder[LayerZeroMetadata]):
             new.shared = shared._replace(pages=prefix)
             blk_table = blk_table[:, shared.num_pages :]
         new.tables = blk_table[:, : metadata.tables.shape[1]]
+        new.decoding = first(new.tables, metadata.num_decodes), metadata.decoding[1]
         if metadata.prefill is not None:
             new.prefill = replace(metadata.prefill, tables=new.tables[-len(metadata.prefill.tables) :])
         return new
@@ -118,7 +124,7 @@ class LayerZeroMetadataBuilder(AttentionMetadataBuilder[LayerZeroMetadata]):
             raise NotImplementedError("layerzero: attention that is causal for some requests alone")
         decodes, prefills, decode_tokens, _ = split_decodes_and_prefills(common, decode_threshold=1)
         requests = common.num_reqs
-        tables, lengths = common.block_table_tensor[:requests], common.seq_lens[:requests]
+        tables, lengths = first(common.block_table_tensor, requests), first(common.seq_lens, requests)
         if not captured:  # a graph has to serve all lengths
             tables = tables[:, : max(-(-common.max_seq_len // self.page_size), 1)]
         shared = None
@@ -129,11 +135,12 @@ class LayerZeroMetadataBuilder(AttentionMetadataBuilder[LayerZeroMetadata]):
             num_decodes=decodes,
             num_decode_tokens=decode_tokens,
             num_tokens=common.num_actual_tokens,
-            query_start=common.query_start_loc[: requests + 1],
+            query_start=first(common.query_start_loc, requests + 1),
             longest=common.max_query_len,
             tables=tables,
             lengths=lengths,
             causal=common.causal,
+            decoding=(first(tables, decodes), first(lengths, decodes)),
             shared=shared,
         )
         if prefills:
@@ -141,19 +148,18 @@ class LayerZeroMetadataBuilder(AttentionMetadataBuilder[LayerZeroMetadata]):
         return metadata
 
     def _prefill(self, common: CommonAttentionMetadata, step: LayerZeroMetadata, prefix: int) -> Prefill:
-        first = step.num_decodes
-        starts = common.query_start_loc_cpu[first : common.num_reqs + 1].numpy()
+        begin = step.num_decodes
+        starts = common.query_start_loc_cpu[begin : common.num_reqs + 1].numpy()
         new_tokens = starts[1:] - starts[:-1]
         query_start = step.query_start
-        if first:
-            query_start = query_start[first:] - step.num_decode_tokens
+        if begin:
+            query_start = query_start[begin:] - step.num_decode_tokens
         offsets.declare(query_start, starts - step.num_decode_tokens)
-        bound = (
-            common.seq_lens_cpu_upper_bound
-        )  # exact where a request has several new tokens; None: of virtual batches
+        # Exact where a request has several new tokens; None: of virtual batches.
+        bound = common.seq_lens_cpu_upper_bound
         fresh, most = False, len(new_tokens) * step.tables.shape[1]
         if bound is not None:
-            keys = bound[first : common.num_reqs].numpy()
+            keys = bound[begin : common.num_reqs].numpy()
             fresh = not prefix and bool((keys == new_tokens).all())
             most = int(-(-(keys - prefix).clip(0) // self.page_size).sum())
         return Prefill(
@@ -161,8 +167,8 @@ class LayerZeroMetadataBuilder(AttentionMetadataBuilder[LayerZeroMetadata]):
             int(starts[-1]),
             int(new_tokens.max()),
             fresh,
-            step.tables[first:],
-            step.lengths[first:],
+            step.tables[begin:],
+            step.lengths[begin:],
             self.page_size,
             max(most, 1),
         )
