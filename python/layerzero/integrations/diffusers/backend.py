@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from layerzero import _layerzero
 from layerzero.errors import VersionMismatchError
+from layerzero.integrations.diffusers import choices
 from layerzero.integrations.diffusers.replacing import done
 
 NAME = "layerzero"
@@ -78,7 +79,9 @@ def layerzero_attention(
         out, lse = _attention(query, key, value, layout="BSHD", return_lse=True, **options)
         return out, lse.transpose(1, 2)
     if _is_served(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa, 2):
-        return _attend(query, key, value, attn_mask, is_causal, scale, "BSHD")
+        if not _is_torchs(query, key, value, attn_mask, is_causal, scale, "BSHD"):
+            return _attend(query, key, value, attn_mask, is_causal, scale, "BSHD")
+        done.calls["attention"] += 1
     heads_first = [rows.transpose(1, 2) for rows in (query, key, value)]
     further: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
     own: Any = functional.scaled_dot_product_attention
@@ -97,7 +100,9 @@ def scaled_dot_product_attention(
 ) -> torch.Tensor:
     """As torch's function of this name, over (B, H, S, D); what the operation does not take goes to torch's."""
     if _is_served(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa, 1):
-        return _attend(query, key, value, attn_mask, is_causal, scale, "BHSD")
+        if not _is_torchs(query, key, value, attn_mask, is_causal, scale, "BHSD"):
+            return _attend(query, key, value, attn_mask, is_causal, scale, "BHSD")
+        done.calls["attention"] += 1
     return functional.scaled_dot_product_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
@@ -121,6 +126,23 @@ def _is_served(
     if shared != value.shape[heads_at] or (own != shared and not (gqa and own % shared == 0)):
         return False
     return mask is None or (type(mask) is torch.Tensor and mask.dim() <= 4)
+
+
+def _is_torchs(
+    query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: float | None, layout: str
+) -> bool:
+    """Whether the operation would run torch's function as it is."""
+    if not choices.is_launch_bound(query):
+        return False
+    shapes = query.shape, key.shape, value.shape, query.dtype, query.device, causal, layout
+    shapes += (None,) if mask is None else (mask.shape, mask.dtype)
+
+    def call() -> tuple[Any, ...]:
+        axis = layout.index("S")
+        aligned, bottom = _mask_of(mask, causal, query.shape[axis], key.shape[axis], query.device)
+        return (query, key, value), {"causal": bottom, "scale": scale, "attn_mask": aligned, "layout": layout}
+
+    return choices.is_torchs("attention", "torch.sdpa.auto", shapes, call)
 
 
 def _attend(

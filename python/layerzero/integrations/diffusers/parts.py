@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from diffusers.models import activations, normalization
 from torch import nn
+from torch.nn import functional
 
 from layerzero import _layerzero
 from layerzero.errors import LayerZeroError
+from layerzero.integrations.diffusers import choices
 from layerzero.integrations.diffusers.replacing import (
     agrees,
     normal,
@@ -28,6 +30,7 @@ _OPS = _layerzero.ops
 _activation, _geglu, _swiglu = _OPS["activation"], _OPS["geglu"], _OPS["swiglu"]
 _layer_norm, _rms_norm = _OPS["layer_norm"], _OPS["rms_norm"]
 _MOST_CALLS = 4  # a modulated norm is a call for each sample; of a larger batch one norm and its modulation are cheaper
+_SMALL = 1 << 20  # elements of a sample on a CUDA device below which another launch costs more than another pass over them
 
 
 class Served(NamedTuple):
@@ -44,15 +47,27 @@ class Served(NamedTuple):
 
 def _layer(module: Any, rows: torch.Tensor, factor: Any = None, shift: Any = None, out: Any = None) -> torch.Tensor:
     """The norm of rows, and what modulates it: norm * (1 + factor) + shift."""
-    weight, bias, offset = module.weight, getattr(module, "bias", None), 0.0
+    held = module._parameters  # nn.Module finds an attribute there last
+    weight, bias, offset = held.get("weight"), held.get("bias"), 0.0
+    facts = module.__dict__
+    shape, eps = list(facts.get("normalized_shape") or facts.get("dim", ())), module.eps
     if factor is not None:
         weight, bias, offset = _folded(weight, bias, factor, shift)
-    shape = list(getattr(module, "normalized_shape", getattr(module, "dim", ())))
     if isinstance(module, nn.LayerNorm):
-        return _layer_norm(rows, shape, weight, bias, module.eps, weight_offset=offset, out=out)
-    eps = torch.finfo(rows.dtype).eps if module.eps is None else module.eps
-    result = _rms_norm(rows, weight, eps, weight_offset=offset, normalized_shape=shape, out=out)
+        return _layer_norm(rows, shape, weight, bias, eps, weight_offset=offset, out=out)
+    eps = torch.finfo(rows.dtype).eps if eps is None else eps
+    if factor is None and choices.is_launch_bound(rows) and _is_torchs_rms(rows, weight, eps, shape):
+        result = functional.rms_norm(rows, shape, weight, eps)
+    else:
+        result = _rms_norm(rows, weight, eps, weight_offset=offset, normalized_shape=shape, out=out)
     return result if bias is None else result.add_(bias)
+
+
+def _is_torchs_rms(rows: torch.Tensor, weight: Any, eps: float, shape: list[int]) -> bool:
+    def call() -> tuple[Any, ...]:
+        return (rows, weight, eps), {"normalized_shape": shape}
+
+    return choices.is_torchs("rms_norm", "torch.rms_norm", (rows.shape, rows.dtype, rows.device, weight is None), call)
 
 
 def _folded(weight: Any, bias: Any, factor: Any, shift: Any) -> tuple[Any, Any, float]:
@@ -103,6 +118,9 @@ def _is_foldable(norm: Any) -> bool:
 def _modulated(norm: Any, rows: torch.Tensor, factor: torch.Tensor, shift: torch.Tensor | None) -> torch.Tensor:
     """norm(rows) * (1 + factor) + shift of rows (b, s, c), factor and shift (b, c): one call of the operation for each sample."""
     fits = rows.dim() == 3 and factor.shape == (rows.shape[0], rows.shape[2]) and factor.dtype == rows.dtype
+    small = rows.shape[0] > 1 and rows.numel() <= _SMALL * rows.shape[0] and choices.is_launch_bound(rows)
+    if fits and small and shift is not None and not _is_mixed(norm, rows):
+        return torch.addcmul(shift[:, None], norm(rows), (1 + factor)[:, None])
     if not fits or rows.shape[0] > _MOST_CALLS or not _is_foldable(norm) or _is_mixed(norm, rows) or norm.eps is None:
         scaled = norm(rows) * (1 + factor[:, None])
         return scaled if shift is None else scaled + shift[:, None]

@@ -114,13 +114,14 @@ def processor_of(processor: Any) -> tuple[Any, str | None]:
 
 def rotation_of(own: Any) -> Any:
     """A function(x, freqs_cis, use_real, use_real_unbind_dim, sequence_dim) as diffusers has it, through the operation."""
-    signature = inspect.signature(own)
+    parameters = inspect.signature(own).parameters
+    names = tuple(parameters)
+    defaults = {name: one.default for name, one in parameters.items() if one.default is not inspect.Parameter.empty}
 
     @functools.wraps(own)
     def rotate(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs)
-        given.apply_defaults()
-        result = _rotated(**given.arguments)
+        # Bound by hand: inspect's bind takes longer than the kernel. What does not fit is an error of _rotated's call.
+        result = _rotated(**{**defaults, **dict(zip(names, args, strict=False)), **kwargs})
         return own(*args, **kwargs) if result is None else result
 
     return rotate

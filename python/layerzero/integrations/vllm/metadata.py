@@ -135,7 +135,7 @@ class LayerZeroMetadataBuilder(AttentionMetadataBuilder[LayerZeroMetadata]):
             num_decodes=decodes,
             num_decode_tokens=decode_tokens,
             num_tokens=common.num_actual_tokens,
-            query_start=first(common.query_start_loc, requests + 1),
+            query_start=common.query_start_loc[: requests + 1],  # an object of this step alone: offsets.declare
             longest=common.max_query_len,
             tables=tables,
             lengths=lengths,

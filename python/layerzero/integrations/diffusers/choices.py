@@ -1,0 +1,43 @@
+"""Calls that an operation would answer by torch's own function are made as torch's, without the operation around it.
+
+On a CUDA device the function around one launch costs the host as much as the launch, and a small model's time is the host's.
+What an operation would choose is asked once for a class of calls, and again after whatever can change it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from layerzero import _layerzero
+from layerzero.errors import LayerZeroError
+from layerzero.inspection import explain_call
+
+_MOST = 1024  # classes that are remembered: a program whose shapes never repeat must not fill memory
+_known: dict[Any, bool] = {}
+
+
+def is_launch_bound(rows: torch.Tensor) -> bool:
+    """Whether a call on these rows is a launch, whose time on the host may be all of it."""
+    return rows.is_cuda
+
+
+def is_torchs(operation: str, kernels: str, shapes: tuple[Any, ...], call: Callable[[], tuple[Any, ...]]) -> bool:
+    """Whether an operation would run a kernel whose name begins with `kernels`. shapes: of the class, hashable; call() gives
+    (tensors, other arguments by name) of a call that is one of it. False in a capture that nothing was asked before."""
+    key = (operation, *shapes, _layerzero.plans_stamp())
+    found = _known.get(key)
+    if found is None:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            return False
+        if len(_known) >= _MOST:
+            _known.clear()
+        found = _known[key] = _kernel_of(operation, *call()).startswith(kernels)
+    return found
+
+
+def _kernel_of(operation: str, tensors: tuple[Any, ...], given: dict[str, Any]) -> str:
+    try:
+        return explain_call(operation, tensors, given, of_chosen=True).kernel_id or ""
+    except LayerZeroError:  # the call itself says so
+        return ""
