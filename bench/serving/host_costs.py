@@ -140,6 +140,8 @@ def device_profile(run):
         rows = sorted(found.key_averages(), key=lambda row: -getattr(row, field))[:25]
         return {row.key[:120]: [row.count, round(getattr(row, field), 1)] for row in rows}
 
-    events = [e for e in found.events() if e.device_type == DeviceType.CUDA and not getattr(e, "is_user_annotation", False)]
+    events = [
+        e for e in found.events() if e.device_type == DeviceType.CUDA and not getattr(e, "is_user_annotation", False)
+    ]
     work = [(e.time_range.start, e.time_range.end, e.name) for e in events]
     return {"host": largest("self_cpu_time_total"), "device": largest("self_device_time_total"), "gaps": gaps(work)}

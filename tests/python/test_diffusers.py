@@ -272,6 +272,79 @@ def test_on_a_cuda_device_activations_of_one_launch_stay_torchs(monkeypatch):
     lz.unkernelize(model)
 
 
+@pytest.fixture
+def launch_bound(monkeypatch, diffusers):
+    """Calls are taken for launches on a device, whose kernels are those of `kernels` by operation; yields what was asked."""
+    choices = importlib.import_module("layerzero.integrations.diffusers.choices")
+    asked, kernels = [], {"attention": "torch.sdpa.auto", "rms_norm": "torch.rms_norm"}
+
+    def kernel_of(operation, tensors, given):
+        lz.explain(operation, *tensors, **given)  # the arguments are those of a call
+        asked.append(operation)
+        return kernels[operation]
+
+    monkeypatch.setattr(choices, "is_launch_bound", lambda rows: True)
+    monkeypatch.setattr(choices, "_kernel_of", kernel_of)
+    monkeypatch.setattr(choices, "_known", {})
+    yield asked, kernels
+
+
+@pytest.mark.parametrize("name", diffusion_models.NAMES)
+def test_what_torchs_own_function_would_answer_is_called_without_the_operation(name, launch_bound, monkeypatch):
+    asked, kernels = launch_bound
+    backend = importlib.import_module("layerzero.integrations.diffusers.backend")
+    parts = importlib.import_module("layerzero.integrations.diffusers.parts")
+    model, given = diffusion_models.build(name)
+    expected = diffusion_models.run(model, given)
+    report = lz.kernelize(model)
+    calls = []
+    for module, function in ((backend, "_attention"), (parts, "_rms_norm")):
+        own = getattr(module, function)
+        monkeypatch.setattr(
+            module, function, lambda *a, _of=function, _own=own, **k: calls.append(_of) or _own(*a, **k)
+        )
+    assert error(diffusion_models.run(model, given), expected) < 1e-5
+    assert not calls and report.replaced["attention"]["calls"] == report.replaced["attention"]["count"]
+    before = list(asked)
+    diffusion_models.run(model, given)
+    assert asked == before  # a class of calls is asked about once
+    kernels["attention"] = "cuda.attention"
+    lz.configure(log_selections=False)  # any change of the policy asks again
+    assert error(diffusion_models.run(model, given), expected) < 1e-5
+    assert "attention" in asked[len(before) :] and set(calls) == {"_attention"}
+    lz.unkernelize(model)
+
+
+def test_modulated_norms_of_small_samples_are_one_norm_and_one_launch(launch_bound, monkeypatch):
+    parts = importlib.import_module("layerzero.integrations.diffusers.parts")
+    model, given = diffusion_models.build("dit")
+    expected = diffusion_models.run(model, given)
+    report = lz.kernelize(model)
+    norms = []
+    own = parts._layer_norm
+    monkeypatch.setattr(parts, "_layer_norm", lambda rows, *a, **k: norms.append(rows.dim()) or own(rows, *a, **k))
+    assert error(diffusion_models.run(model, given), expected) < 1e-5
+    assert set(norms) == {3} and report.replaced["AdaLayerNormZero"]["calls"] == 2
+    norms.clear()
+    monkeypatch.setattr(parts, "_SMALL", 0)  # as large samples: a call for each
+    assert error(diffusion_models.run(model, given), expected) < 1e-5
+    assert norms.count(2) == 4
+    lz.unkernelize(model)
+
+
+def test_choices_are_the_engines_and_few_are_remembered(monkeypatch, diffusers):
+    choices = importlib.import_module("layerzero.integrations.diffusers.choices")
+    monkeypatch.setattr(choices, "_known", {})
+    monkeypatch.setattr(choices, "_MOST", 2)
+    rows, weight = torch.randn(4, 64), torch.ones(64)
+    chosen = lz.explain("rms_norm", rows, weight, 1e-6).kernel_id
+    call = ((rows, weight, 1e-6), {})
+    assert choices.is_torchs("rms_norm", chosen, (1,), lambda: call)
+    assert not choices.is_torchs("rms_norm", "torch.other", (2,), lambda: call)
+    assert not choices.is_torchs("rms_norm", chosen, (3,), lambda: ((rows, weight[:3], 1e-6), {}))  # no call at all
+    assert len(choices._known) == 1
+
+
 def test_code_that_computes_something_else_is_not_replaced(monkeypatch, diffusers):
     from diffusers.models import normalization
 

@@ -199,7 +199,13 @@ def modules():
     module("vllm.v1.attention.backends")
     module("vllm.v1.attention.backends.registry", **registry)
     module("vllm.v1.attention.backends.utils", **utils)
-    for name in ("vllm.v1.sample", "vllm.v1.sample.ops", "vllm.v1.worker", "vllm.v1.worker.gpu", "vllm.v1.worker.gpu.sample"):
+    for name in (
+        "vllm.v1.sample",
+        "vllm.v1.sample.ops",
+        "vllm.v1.worker",
+        "vllm.v1.worker.gpu",
+        "vllm.v1.worker.gpu.sample",
+    ):
         module(name)
     module("vllm.v1.sample.sampler", TopKTopPSampler=TopKTopPSampler)
     module("vllm.v1.sample.ops.topk_topp_sampler", TopKTopPSampler=TopKTopPSampler)

@@ -128,9 +128,7 @@ def _is_served(
     return mask is None or (type(mask) is torch.Tensor and mask.dim() <= 4)
 
 
-def _is_torchs(
-    query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: float | None, layout: str
-) -> bool:
+def _is_torchs(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: float | None, layout: str) -> bool:
     """Whether the operation would run torch's function as it is."""
     if not choices.is_launch_bound(query):
         return False

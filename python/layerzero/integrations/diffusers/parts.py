@@ -30,7 +30,9 @@ _OPS = _layerzero.ops
 _activation, _geglu, _swiglu = _OPS["activation"], _OPS["geglu"], _OPS["swiglu"]
 _layer_norm, _rms_norm = _OPS["layer_norm"], _OPS["rms_norm"]
 _MOST_CALLS = 4  # a modulated norm is a call for each sample; of a larger batch one norm and its modulation are cheaper
-_SMALL = 1 << 20  # elements of a sample on a CUDA device below which another launch costs more than another pass over them
+_SMALL = (
+    1 << 20
+)  # elements of a sample on a CUDA device below which another launch costs more than another pass over them
 
 
 class Served(NamedTuple):

@@ -112,7 +112,9 @@ def newer(theirs: ModuleType) -> type:
 def _take_name(theirs: ModuleType) -> None:
     ours = newer(theirs)
     theirs.Sampler = ours  # type: ignore[attr-defined]
-    if (user := sys.modules.get(_NEWER_USER)) is not None and hasattr(user, "Sampler"):  # imported it before the plugin ran
+    if (user := sys.modules.get(_NEWER_USER)) is not None and hasattr(
+        user, "Sampler"
+    ):  # imported it before the plugin ran
         user.Sampler = ours  # type: ignore[attr-defined]
 
 
