@@ -132,7 +132,7 @@ def _is_torchs(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale:
     """Whether the operation would run torch's function as it is."""
     if not choices.is_launch_bound(query):
         return False
-    shapes = query.shape, key.shape, value.shape, query.dtype, query.device, causal, layout
+    shapes: tuple[Any, ...] = (query.shape, key.shape, value.shape, query.dtype, query.device, causal, layout)
     shapes += (None,) if mask is None else (mask.shape, mask.dtype)
 
     def call() -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ def is_launch_bound(rows: torch.Tensor) -> bool:
 
 
 def is_torchs(operation: str, kernels: str, shapes: tuple[Any, ...], call: Callable[[], tuple[Any, ...]]) -> bool:
-    """Whether an operation would run a kernel whose name begins with `kernels`. shapes: of the class, hashable; call() gives
+    """Whether an operation would run a kernel whose name begins with `kernels`. shapes: of the class, hashable; call() returns
     (tensors, other arguments by name) of a call that is one of it. False in a capture that nothing was asked before."""
     key = (operation, *shapes, _layerzero.plans_stamp())
     found = _known.get(key)

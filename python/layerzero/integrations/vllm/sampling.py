@@ -70,7 +70,7 @@ def newer(theirs: ModuleType) -> type:
     """The subclass of the newer model runner's Sampler; theirs: its module."""
     base: Any = theirs.Sampler
 
-    class LayerZeroRunnerSampler(base):  # type: ignore[misc]
+    class LayerZeroRunnerSampler(base):
         """Greedy steps, float64 noise and processed log-probabilities stay vLLM's."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
