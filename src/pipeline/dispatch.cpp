@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/arena.h"
+#include "base/trusted_file.h"
 #include "pipeline/dispatch_check.h"
 #include "pipeline/dispatch_observer.h"
 #include "pipeline/request_memory.h"
@@ -193,9 +194,9 @@ Outcome OutcomeOf(const KernelEntry& kernel, const Request& r, const Status& fai
     case StatusCode::kContextLost: return Outcome::kContextLost;
     case StatusCode::kOutOfMemory:
     case StatusCode::kNotInstalled:
-    case StatusCode::kUntrustedFile:  // its code may not run
     case StatusCode::kKernelFailed: break;
-    default: return Outcome::kDone;  // an error of the call
+    default:
+      if (failed.code() != kUntrusted) return Outcome::kDone;  // an error of the call; kUntrusted: its code may not run
   }
   if (!WrittenInputs(kernel, r).empty()) return Outcome::kFailedAfterWrite;
   return failed.code() == StatusCode::kOutOfMemory ? Outcome::kOutOfMemory : Outcome::kFailed;
