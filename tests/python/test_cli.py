@@ -125,6 +125,13 @@ def test_exit_codes_are_in_the_help(run):
     assert cli.EXIT_CODES in text
 
 
+@pytest.mark.parametrize("group", ["", *cli.GROUPS])
+def test_lists_of_commands_show_whole_sentences(run, group):
+    _, _, commands = run(*filter(None, [group]), "--help")[1].partition("Commands:\n")
+    lines = [line for line in commands.split("\n\n")[0].splitlines() if line]
+    assert lines and all(line.endswith(".") and not line.endswith("...") for line in lines), commands
+
+
 def on_a_terminal(arguments, **environment):
     """What a command writes to standard output and error, both a terminal of 120 columns."""
     fcntl, pty, termios = (pytest.importorskip(name) for name in ("fcntl", "pty", "termios"))

@@ -1,8 +1,8 @@
 """The commands of `layerzero`, one file each.
 
 A file `<command>.py`, or `<group>_<command>.py` for `layerzero <group> <command>`, has a function `command` with typer's
-annotations; its docstring is the help text. Files that begin with an underscore are helpers. Commands are found by file
-name.
+annotations; its docstring is the help text. The list of commands shows the first sentence, which has at most 60
+characters. Files that begin with an underscore are helpers. Commands are found by file name.
 
 With --json a command prints one JSON document with the schema schemas/cli/<command>.schema.json, also for errors.
 """
@@ -19,15 +19,15 @@ import typer
 # click's ClickException: newer Typers vendor click, whose UsageError derives from it.
 _UsageFault: Any = typer.BadParameter.__bases__[0].__bases__[0]
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 done and the answer is no (no kernel, a problem found, a bar missed), or the work failed; "
-    "2 invalid command line: an unknown name, a bad value, a call that breaks its contract; 130 interrupted."
+    "Exit codes: 0: done; 1: the answer is no (no kernel, a problem found, a bar missed), or the work failed; "
+    "2: invalid command line (an unknown name, a bad value, a call that breaks its contract); 130: interrupted."
 )
 GROUPS = {
     "bench": "Measurements on this machine.",
     "cache": "Files that LayerZero keeps on disk.",
-    "graphs": "Proofs that kernels are safe in CUDA graphs.",
-    "perfdb": "The performance database of this machine: measured times of kernels.",
-    "health": "Kernels that failed and are kept from being selected.",
+    "graphs": "Which kernels are proven safe in CUDA graphs.",
+    "perfdb": "Measured times of kernels: the performance database.",
+    "health": "Kernels that failed and are not selected.",
     "policy": "The policy in force, and policy files.",
 }
 

@@ -20,8 +20,10 @@ Calls = Annotated[
         "--call", help="a call instead of the shipped cases, as 'rms_norm --input f32[rows,576] ...'; repeatable"
     ),
 ]
-Sizes = Annotated[list[str] | None, typer.Option("--size", help="NAME=SIZE,SIZE: of names in --call; repeatable")]
-Cold = Annotated[bool, typer.Option("--cold", help="with --call: each call reads other memory")]
+Sizes = Annotated[
+    list[str] | None, typer.Option("--size", help="NAME=SIZE,SIZE: sizes for a name in --call; repeatable")
+]
+Cold = Annotated[bool, typer.Option("--cold", help="with --call: each call reads memory that is in no cache")]
 Output = Annotated[
     list[Path] | None,
     typer.Option(help="write rows to this .csv or .md file as they come, or the report to this .json; repeatable"),

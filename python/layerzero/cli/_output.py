@@ -19,13 +19,13 @@ from layerzero.inspection.text import table, terminal_width
 INTERRUPTED = 130  # exit code
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 NoImport = Annotated[
-    bool, typer.Option("--no-import", help="import no library: what is installed counts as usable, broken or not")
+    bool, typer.Option("--no-import", help="import no library: an installed one counts as usable, even if it is broken")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="nothing on standard error but errors")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="write only errors to standard error")]
 Verbose = Annotated[
     bool,
     typer.Option(
-        "--verbose", "-v", help="everything, nothing grouped or left out; on standard error, how long it took"
+        "--verbose", "-v", help="show everything, nothing grouped or left out; on standard error, how long it took"
     ),
 ]
 _silenced = False

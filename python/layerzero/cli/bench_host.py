@@ -18,7 +18,10 @@ def command(
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     json: Json = False,
 ) -> None:
-    """Compares the host time of each operation's Python call with the torch expression that it replaces."""
+    """Compares the host time of calls with that of torch.
+
+    Each operation's Python call is timed next to the torch expression that it replaces.
+    """
     if operation is not None:
         known_name("--operation", "a known operation", operation, operation_names(), "see `layerzero list`")
     one_of("--device", device, ("cpu", "cuda"))

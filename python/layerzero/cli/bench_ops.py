@@ -19,21 +19,24 @@ def command(
     rounds: Annotated[
         int | None, typer.Option(help="interleaved rounds of each timing: 14 on the CPU, 12 on a GPU", min=4)
     ] = None,
-    seconds: Annotated[float | None, typer.Option(help="no call is begun later than this", min=1)] = None,
+    seconds: Annotated[float | None, typer.Option(help="time limit: no call begins after it", min=1)] = None,
     cases: Annotated[Path | None, typer.Option(help="a folder of .cases files instead of bench/ops")] = None,
     call: Calls = None,
     size: Sizes = None,
     cold: Cold = False,
     output: Output = None,
-    write_prior: Annotated[bool, typer.Option(help="let the times decide on this machine from now on")] = False,
+    write_prior: Annotated[
+        bool, typer.Option(help="choose kernels on this machine by these times from now on")
+    ] = False,
     records: Annotated[Path | None, typer.Option(help="write the records to this file too")] = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Measures every kernel of each call and the regret of the choice; --write-prior writes the performance database.
+    """Measures every kernel of each call.
 
-    On a GPU calls are timed one by one and in CUDA graphs, after a comparison with the reference in FP64. Each call is shown
-    on standard error when it is done, and written to --output at once.
+    The report has the regret: how much longer the chosen kernel takes than the fastest one. --write-prior keeps the
+    times in the performance database. On a GPU calls are timed one by one and in CUDA graphs, after a comparison with
+    the reference in FP64. Each call is shown on standard error when it is done, and written to --output at once.
     """
     if call and (operations or cases):
         raise InvalidRequestError("--call", "calls, or shipped cases by --operations and --cases", "both")

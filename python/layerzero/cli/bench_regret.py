@@ -17,8 +17,8 @@ def command(
     operations: Annotated[str | None, typer.Option(help="flat names, comma-separated; default: all")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N")] = "cpu",
     rounds: Annotated[int, typer.Option(help="rounds of each comparison", min=6)] = 20,
-    seconds: Annotated[float | None, typer.Option(help="no call is begun later than this", min=1)] = None,
-    every: Annotated[int, typer.Option(help="each N-th case alone", min=1)] = 1,
+    seconds: Annotated[float | None, typer.Option(help="time limit: no call begins after it", min=1)] = None,
+    every: Annotated[int, typer.Option(help="only every N-th case", min=1)] = 1,
     cases: Annotated[Path | None, typer.Option(help="a folder of .cases files instead of bench/ops")] = None,
     call: Calls = None,
     size: Sizes = None,
@@ -27,10 +27,11 @@ def command(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Tunes each case, then judges on new times what priorities and tuned records choose: time over that of the best.
+    """Measures what tuning gains on each case.
 
-    The database is neither read nor written. Each call is shown on standard error when it is done, and written to --output at
-    once.
+    Each case is tuned, and its kernels are then timed again: the report has the time of the kernel that priorities
+    choose, and of the one that tuned records choose, over the time of the fastest one. The database is neither read nor
+    written. Each call is shown on standard error when it is done, and written to --output at once.
     """
     if call and (operations or cases):
         raise InvalidRequestError("--call", "calls, or shipped cases by --operations and --cases", "both")

@@ -15,7 +15,11 @@ from layerzero.errors import NotInstalledError
 def command(
     repeat: Annotated[int | None, typer.Option(help="repetitions of each part")] = None, json: Json = False
 ) -> None:
-    """Times a selection: call site hit, table hit, cold miss, with an invalidating writer. Always JSON."""
+    """Times the selection of a kernel. Always prints JSON.
+
+    The parts: a hit in the cache of the call site, a hit in the plan cache, a miss, and calls while another thread
+    invalidates the cache.
+    """
     program = _program()
     if not program.is_file():
         raise NotInstalledError(

@@ -8,9 +8,12 @@ from layerzero.cli._output import Json, finish, print_table
 
 
 def command(
-    rounds: Annotated[int, typer.Option(help="repetitions of each way", min=1)] = 21, json: Json = False
+    rounds: Annotated[int, typer.Option(help="repetitions of each measurement", min=1)] = 21, json: Json = False
 ) -> None:
-    """Measures the overhead of a parallel loop: in torch's pool, in a program of LayerZero, in LayerZero alone."""
+    """Measures the overhead of a parallel loop.
+
+    The loop runs in torch's thread pool, in a program of LayerZero, and in LayerZero without torch.
+    """
     from layerzero.bench.threads import fork_join
 
     finish(fork_join(rounds), json, _print)

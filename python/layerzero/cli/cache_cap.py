@@ -7,8 +7,13 @@ import typer
 from layerzero.cli._output import Json, print_json, read_size, size_text
 
 
-def command(size: Annotated[str, typer.Argument(help="bytes, or 500MiB, 2GiB")], json: Json = False) -> None:
-    """Removes converted models, packed weights and compiled kernels, each the least recently used first, until the rest fits into SIZE."""
+def command(
+    size: Annotated[str, typer.Argument(help="a number of bytes, or a size such as 500MiB or 2GiB")], json: Json = False
+) -> None:
+    """Removes the least recently used files on disk.
+
+    Converted models, packed weights and compiled kernels are removed until the rest fits into SIZE.
+    """
     from layerzero.jit import store
     from layerzero.models import disk_cache
 

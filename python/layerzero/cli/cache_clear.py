@@ -10,11 +10,15 @@ from layerzero.cli._output import Json
 
 def command(
     compiled: Annotated[
-        bool, typer.Option("--compiled", help="only compiled kernels, and what is known of compilations that failed")
+        bool, typer.Option("--compiled", help="only compiled kernels, and the records of failed compilations")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Removes every converted model, all packed weights, all findings of kernelize and all compiled kernels; the next use recreates them."""
+    """Removes everything that LayerZero keeps on disk.
+
+    These are converted models, packed weights, findings of kernelize and compiled kernels; the next use makes them
+    again.
+    """
     if compiled:
         from layerzero.jit import store
 

@@ -6,7 +6,12 @@ from layerzero.cli._output import Json, Verbose, print_json, print_table, size_t
 
 
 def command(verbose: Verbose = False, json: Json = False) -> None:
-    """Lists converted models, packed weights, compiled kernels and findings of kernelize on disk, the least recently used first. The folder: $LAYERZERO_CACHE_DIR, else `cache_dir` of the policy, else layerzero in $XDG_CACHE_HOME or ~/.cache."""
+    """Lists the files that LayerZero keeps on disk.
+
+    These are converted models, packed weights, compiled kernels and findings of kernelize, the least recently used
+    first. They are in $LAYERZERO_CACHE_DIR, else in `cache_dir` of the policy, else in layerzero in $XDG_CACHE_HOME or
+    ~/.cache.
+    """
     from layerzero.jit import store
     from layerzero.models import disk_cache
 

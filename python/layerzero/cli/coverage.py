@@ -10,14 +10,18 @@ from layerzero.cli._output import Json, print_json, print_table
 
 def command(
     devices: Annotated[
-        list[str] | None, typer.Argument(help="devices of this machine or simulated ones, see doctor; all by default")
+        list[str] | None,
+        typer.Argument(help="devices of this machine or simulated ones (`layerzero doctor` lists them); default: all"),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="kernels of other distributions and of registered functions too")
+        bool, typer.Option("--all", help="also kernels of other distributions and of registered functions")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Shows which kernels serve each operation and dtype on each device, by their constraints on device and dtype."""
+    """Shows which kernels serve each operation and dtype.
+
+    The kernels' constraints on device and dtype decide; other constraints depend on the call.
+    """
     entries = [entry.to_dict() for entry in lz.coverage(*(devices or ()), shipped=not everything)]
     if json:
         print_json({"coverage": entries})

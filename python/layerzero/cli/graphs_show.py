@@ -5,7 +5,10 @@ from layerzero.cli._output import Json, print_json, print_table
 
 
 def command(json: Json = False) -> None:
-    """Shows which kernels were proven safe in CUDA graphs on this machine, and which failed."""
+    """Shows which kernels are proven safe in CUDA graphs.
+
+    Kernels that failed the proof on this machine are listed too.
+    """
     rows = lz.graphs.proofs()
     if json:
         print_json({"proofs": rows})

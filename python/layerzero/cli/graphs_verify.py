@@ -14,13 +14,15 @@ def command(
     operations: Annotated[str | None, typer.Option(help="flat names, comma-separated; default: all")] = None,
     device: Annotated[str, typer.Option(help="cuda or cuda:N")] = "cuda",
     every: Annotated[
-        bool, typer.Option("--all", help="every size of the calls, not one for each dtype and set of options")
+        bool, typer.Option("--all", help="every size of the calls, not only one for each dtype and set of options")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Proves by capture and replay which kernels are safe in CUDA graphs on this device, and keeps what it finds.
+    """Proves which kernels are safe in CUDA graphs.
 
-    graph_strict_mode uses kernels with a proof alone. References that cannot be captured are no failures. The calls are those of bench/ops/cuda.
+    Each kernel is captured and replayed on this device, and the outcome is kept on disk. With graph_strict_mode,
+    captures use only kernels with a proof. References that cannot be captured are no failures. The calls are those of
+    bench/ops/cuda.
     """
     for name in operations.split(",") if operations else ():
         known_name("--operations", "a known operation", name.strip(), operation_names(), "see `layerzero list`")

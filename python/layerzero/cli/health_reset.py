@@ -9,9 +9,13 @@ from layerzero.cli._output import Json, print_json
 
 
 def command(
-    kernel: Annotated[str, typer.Argument(help="a kernel id, globs allowed; none: all")] = "", json: Json = False
+    kernel: Annotated[str, typer.Argument(help="a kernel id, or a glob such as torch.*; default: all kernels")] = "",
+    json: Json = False,
 ) -> None:
-    """Removes what this machine has learned about kernels, so that they are selected again."""
+    """Lets kernels that failed be selected again.
+
+    It removes what this machine has recorded about their failures.
+    """
     removed = lz.reset_health(kernel)
     if json:
         print_json({"kernel": kernel, "removed": removed})

@@ -7,7 +7,10 @@ from layerzero.cli._output import Json, print_json
 
 
 def command(json: Json = False) -> None:
-    """Shows kernels that are kept from being selected on this machine, and why. Exit code 1 if something is wrong."""
+    """Shows kernels that failed and are not selected, and why.
+
+    Exit code 1 if something is wrong.
+    """
     report = lz.health()
     if json:
         print_json(report.to_dict())

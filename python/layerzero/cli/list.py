@@ -33,8 +33,10 @@ def command(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Lists operations, one per line; with OPERATION, --library or --verbose their kernels, references last, and why a
-    kernel cannot be used."""
+    """Lists operations, or the kernels of one.
+
+    With OPERATION, --library or --verbose it lists kernels, references last, and why a kernel cannot be used.
+    """
     if library is not None:
         known_name("--library", "a known library", library, _libraries(), "see `layerzero backends`")
     if platform is not None:

@@ -12,15 +12,20 @@ from layerzero.cli._perfdb import Device, Operation, best_of_calls, call_text, c
 
 def command(
     before: Annotated[Path, typer.Argument(help="a database or a file of records")],
-    after: Annotated[Path | None, typer.Argument(help="another one; default: this machine's database")] = None,
+    after: Annotated[
+        Path | None, typer.Argument(help="the database or file to compare with; default: this machine's database")
+    ] = None,
     operation: Operation = None,
     device: Device = None,
     threshold: Annotated[
-        float, typer.Option(help="relative change of the best time from which on a call is listed", min=0)
+        float, typer.Option(help="list a call if its best time changed by at least this share", min=0)
     ] = 0.05,
     json: Json = False,
 ) -> None:
-    """Compares two sets of measurements call by call: other winners, and times that changed. Exit code 1 if there are any."""
+    """Compares two sets of measurements, call by call.
+
+    It lists calls with another fastest kernel, and times that changed. Exit code 1 if there are any.
+    """
     from layerzero import perf_records
 
     first = best_of_calls(chosen(records_of(before), operation, device))

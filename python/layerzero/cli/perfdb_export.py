@@ -10,16 +10,21 @@ from layerzero.cli._perfdb import Database, Device, Operation, chosen
 
 
 def command(
-    file: Annotated[Path, typer.Argument(help="what to write: a database if it ends with .sqlite, else JSON")],
+    file: Annotated[
+        Path, typer.Argument(help="the file to write: a database if its name ends with .sqlite, else JSON")
+    ],
     operation: Operation = None,
     device: Device = None,
     database: Database = None,
     key: Annotated[
-        Path | None, typer.Option(help="sign the file by the private key in this file; see layerzero sign")
+        Path | None, typer.Option(help="sign the file with the private key in this file; see layerzero sign")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Writes the records of the performance database to a file that `import` and `merge` read; a file of that name is replaced."""
+    """Writes the records of the database to a file.
+
+    `layerzero perfdb import` and `merge` read the file. An existing file of that name is replaced.
+    """
     from layerzero import perf_records
     from layerzero.host import signing
 

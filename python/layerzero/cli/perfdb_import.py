@@ -14,7 +14,10 @@ def command(
     database: Database = None,
     json: Json = False,
 ) -> None:
-    """Adds the records of files to the performance database; a row of the same key is replaced. A file is added whole or not at all."""
+    """Adds the records of files to the database.
+
+    A row with the same key is replaced. A file is added whole or not at all.
+    """
     from layerzero import perf_records
 
     def add(path: Path) -> dict[str, int]:

@@ -15,7 +15,10 @@ def command(
     database: Database = None,
     json: Json = False,
 ) -> None:
-    """Adds the records of other machines to the performance database; of two rows with the same key the later measurement stays. In which order they come does not matter."""
+    """Adds the records of other machines to the database.
+
+    Of two rows with the same key the later measurement is kept, so the order of the files does not matter.
+    """
     from layerzero import perf_records
 
     def add(path: Path) -> dict[str, int]:

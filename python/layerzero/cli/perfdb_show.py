@@ -7,7 +7,10 @@ from layerzero.cli._perfdb import Database, Device, Operation, call_text, chosen
 
 
 def command(operation: Operation = None, device: Device = None, database: Database = None, json: Json = False) -> None:
-    """Shows what the performance database has: runs of each operation and device; with --operation every measured call with its kernels."""
+    """Shows what the performance database has.
+
+    It lists the runs of each operation and device; with --operation every measured call with its kernels.
+    """
     from layerzero import perf_records
 
     records = chosen(perf_records.read_database(database), operation, device)

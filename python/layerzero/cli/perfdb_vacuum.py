@@ -5,7 +5,11 @@ from layerzero.cli._perfdb import Database
 
 
 def command(database: Database = None, json: Json = False) -> None:
-    """Removes records that no process uses any more (marked as not valid, or of nightly builds of two weeks ago) and frees their space. Mends a damaged database: a new file gets the rows that can be read, the old one is renamed."""
+    """Frees disk space, and repairs a damaged database.
+
+    Records that no process uses any more are removed: those marked as not valid, and those of nightly builds after two
+    weeks. If the database is damaged, a new file gets the rows that can be read, and the old file is renamed.
+    """
     from layerzero import perf_records
 
     report = perf_records.vacuum_database(database)

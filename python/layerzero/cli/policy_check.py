@@ -12,8 +12,10 @@ from layerzero.cli._output import Json, print_json
 def command(
     file: Annotated[Path, typer.Argument(help="a policy file")] = Path("layerzero.yaml"), json: Json = False
 ) -> None:
-    """Reads a policy file as the engine would, names of kernels and libraries included. Exit code 1 if it is refused;
-    the message has the line."""
+    """Checks a policy file as the engine reads it.
+
+    Names of kernels and libraries are checked too. Exit code 1 if the file is refused; the message names the line.
+    """
     try:
         lz.load_config(file)
     except lz.ConfigError as error:

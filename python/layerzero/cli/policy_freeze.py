@@ -22,10 +22,11 @@ def command(
     ),
     json: Json = False,
 ) -> None:
-    """Runs a Python program and writes what ran as a policy of locks: layerzero policy freeze -o frozen.yaml script.py.
+    """Runs a program and writes its kernels as a policy.
 
-    An operation with one kernel is locked to it; of the others each class of calls that was seen has a rule. With the file as
-    LAYERZERO_CONFIG the same kernels run after an upgrade, or the call says why one cannot. Exit code 1 if no kernel ran.
+    Example: layerzero policy freeze -o frozen.yaml script.py. An operation that always ran one kernel is locked to it;
+    for the others each class of calls that was seen has a rule. With the file as LAYERZERO_CONFIG the same kernels run
+    after an upgrade, or the call says why one cannot. Exit code 1 if no kernel ran.
     """
     check_program(script)
     with lz.report() as recording:

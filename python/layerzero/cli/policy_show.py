@@ -9,11 +9,13 @@ from layerzero.cli._output import Json, Verbose, print_json, print_table
 
 
 def command(
-    all_keys: Annotated[bool, typer.Option("--all", help="keys with their default value too, as --verbose")] = False,
+    all_keys: Annotated[
+        bool, typer.Option("--all", help="also keys that have their default value; --verbose does the same")
+    ] = False,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Shows the policy in force: each key with its value and where it was set."""
+    """Shows the policy in force, and where each key was set."""
     policy = lz.policy_in_force()
     keys = {k: v for k, v in policy["keys"].items() if all_keys or verbose or v["origin"] != "default"}
     if json:

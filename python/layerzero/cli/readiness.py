@@ -12,11 +12,17 @@ from layerzero.errors import InvalidRequestError
 
 
 def command(
-    url: Annotated[str, typer.Option(help="ask a running process that serves metrics, as http://127.0.0.1:9464")] = "",
-    strict: Annotated[bool, typer.Option("--strict", help="warnings are failures")] = False,
+    url: Annotated[
+        str, typer.Option(help="ask a running process that serves metrics, such as http://127.0.0.1:9464")
+    ] = "",
+    strict: Annotated[bool, typer.Option("--strict", help="treat warnings as failures")] = False,
     json: Json = False,
 ) -> None:
-    """Checks whether a process may get traffic: policy, libraries, compiled kernels, warm-up, memory, health. Without --url the checks are made in a process of its own, which knows what is on the disk and no warm-up."""
+    """Checks whether a process is ready for traffic.
+
+    It checks policy, libraries, compiled kernels, warm-up, memory and health. Without --url the checks run in a new
+    process, which knows what is on the disk but no warm-up. Exit code 1 if the process is not ready.
+    """
     if url:
         data = _asked(url)
     else:

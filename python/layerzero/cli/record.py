@@ -16,15 +16,16 @@ from layerzero.errors import InvalidRequestError
 
 def command(
     context: typer.Context,
-    program: Annotated[str, typer.Argument(help="after --: a program and its arguments, as python serve.py")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="the workload's file")] = Path("workload.json"),
+    program: Annotated[str, typer.Argument(help="after --: a program and its arguments, such as python serve.py")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="the workload file to write")] = Path("workload.json"),
     json: Json = False,
 ) -> None:
-    """Runs a program and writes the classes of its calls, with counts, to a workload for `layerzero tune`.
+    """Runs a program and records which calls it makes.
 
-    No contents of tensors are recorded. The exit code is the program's; Ctrl-C ends it, and what it called until then is
-    written. A program that starts others writes one file for each with {pid} in --output. With --json the program's output
-    goes to standard error.
+    The classes of its calls, with counts, are written to a workload for `layerzero tune`; the contents of tensors are
+    not recorded. The exit code is the program's. Ctrl-C ends the program, and what it called until then is written. For
+    a program that starts others, put {pid} into --output: each process writes its own file. With --json the program's
+    output goes to standard error.
     """
     from layerzero.tuning.workload import VARIABLE, read
 

@@ -16,10 +16,11 @@ def command(
     output: Annotated[str, typer.Option("--output", "-o", help="the page to write")] = "layerzero-report.html",
     json: Json = False,
 ) -> None:
-    """Runs a Python program and writes the decisions of its run as one HTML page: layerzero report -o page.html script.py.
+    """Runs a program and writes its decisions as an HTML page.
 
-    Options of `report` come before the script. The page needs no network: every decision with its alternatives and
-    reasons, times of the kernels that ran, and what to install. It is written too if the program fails.
+    Example: layerzero report -o page.html script.py; options of `report` come before the script. The page needs no
+    network. It has every decision with its alternatives and reasons, the times of the kernels that ran, and what to
+    install. It is also written if the program fails.
     """
     check_program(script)
     with report(output) as recording:

@@ -17,16 +17,18 @@ def command(
     context: typer.Context,
     script: Script,
     require: Annotated[
-        list[str] | None, typer.Option("--require", help="kernels that may run, or libraries; globs; may be repeated")
+        list[str] | None,
+        typer.Option("--require", help="kernels or libraries that may run, by name or glob; repeatable"),
     ] = None,
     no_fallback: Annotated[
-        bool, typer.Option("--no-fallback", help="no reference, and no kernel in place of a failed one")
+        bool, typer.Option("--no-fallback", help="forbid references, and another kernel in place of a failed one")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Runs a Python program; exit code 1 with what ran instead if other kernels ran than the required ones.
+    """Runs a program, and fails if other kernels ran.
 
-    With --json the program's output goes to standard error.
+    Exit code 1 if a kernel ran that --require does not name; the message lists the kernels that ran. With --json the
+    program's output goes to standard error.
     """
     check_program(script)
     if not require and not no_fallback:

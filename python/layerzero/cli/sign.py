@@ -16,15 +16,16 @@ HOW = "layerzero sign FILE... --key KEY, layerzero sign FILE... --check, or laye
 
 def command(
     paths: Annotated[list[Path] | None, typer.Argument(help="files to sign; each gets FILE.sig")] = None,
-    key: Annotated[Path | None, typer.Option(help="file of the private key, in PEM")] = None,
+    key: Annotated[Path | None, typer.Option(help="the file of the private key, in PEM")] = None,
     new_key: Annotated[Path | None, typer.Option(help="make a private key in this file")] = None,
-    check: Annotated[bool, typer.Option(help="check the signatures by security.trusted_keys instead")] = False,
+    check: Annotated[bool, typer.Option(help="check the signatures with security.trusted_keys instead")] = False,
     json: Json = False,
 ) -> None:
-    """Signs files with Ed25519, for `security.require_signatures`: plugins, descriptors, measured records, tables.
+    """Signs files with Ed25519, or checks signatures.
 
-    --new-key makes a key and prints its public key, which goes into `security.trusted_keys` where the files are used. Only
-    this user may read the private key. `openssl genpkey -algorithm ed25519` makes such keys too.
+    Plugins, descriptors, measured records and tables need a signature if the policy sets `security.require_signatures`.
+    --new-key makes a key and prints its public key, which goes into `security.trusted_keys` where the files are used.
+    Only this user may read the private key. `openssl genpkey -algorithm ed25519` makes such keys too.
     """
     if [new_key is not None, key is not None, check].count(True) != 1 or bool(paths) == (new_key is not None):
         raise InvalidRequestError("sign", HOW, "other arguments", "see `layerzero sign --help`")

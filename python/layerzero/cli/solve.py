@@ -15,31 +15,38 @@ HOW = "layerzero solve --operation 'rms_norm --input bf16[seq_len,4096] --weight
 
 def command(
     operation: Annotated[
-        list[str] | None, typer.Option(help="a call with names of buckets as sizes; may be repeated")
+        list[str] | None, typer.Option(help="a call with names of buckets as sizes; repeatable")
     ] = None,
     operations: Annotated[Path | None, typer.Option(help="a file of such calls, one per line")] = None,
     model: Annotated[Path | None, typer.Option(help="the folder of a model")] = None,
     workload: Annotated[Path | None, typer.Option(help="calls that `layerzero record` wrote, with their sizes")] = None,
-    bucket: Annotated[list[str] | None, typer.Option(help="NAME=SIZE,SIZE...; default: the usual ones")] = None,
+    bucket: Annotated[
+        list[str] | None, typer.Option(help="NAME=SIZE,SIZE...: sizes of a bucket name; default: the usual sizes")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="write the table: in binary form, or as JSON for *.json")] = None,
     lock: Annotated[Path | None, typer.Option(help="write a lock, such as layerzero.lock")] = None,
-    check: Annotated[Path | None, typer.Option(help="make the table of a lock again and compare")] = None,
+    check: Annotated[Path | None, typer.Option(help="make the table of this lock again and compare")] = None,
     device: Annotated[str | None, Device] = None,
-    numerics: Annotated[str | None, typer.Option(help="the only numerics class; default: those without one")] = None,
-    tp_invariant: Annotated[bool, typer.Option(help="only kernels that are invariant to the TP size")] = False,
-    capturing: Annotated[bool, typer.Option(help="decisions inside CUDA graph captures")] = False,
-    plan_mode: Annotated[bool, typer.Option(help="join neighboring operations by cost")] = False,
-    compile_jit: Annotated[bool, typer.Option(help="compile the kernels that the calls would use, first")] = False,
-    budget: Annotated[float | None, typer.Option(help="seconds to wait for compilations; default: no end")] = None,
+    numerics: Annotated[
+        str | None, typer.Option(help="only kernels of this numerics class; default: kernels without a class")
+    ] = None,
+    tp_invariant: Annotated[
+        bool, typer.Option(help="only kernels whose results do not depend on the tensor-parallel size")
+    ] = False,
+    capturing: Annotated[bool, typer.Option(help="choose kernels for calls inside CUDA graph captures")] = False,
+    plan_mode: Annotated[bool, typer.Option(help="join neighboring operations where that is faster")] = False,
+    compile_jit: Annotated[bool, typer.Option(help="first compile the kernels that the calls would use")] = False,
+    budget: Annotated[float | None, typer.Option(help="seconds to wait for compilations; default: no limit")] = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Makes the dispatch table of a model, of calls or of a recorded workload, for `table:` in layerzero.yaml.
+    """Makes a dispatch table: kernels chosen ahead of time.
 
-    It has the kernel for each bucket of sizes, or for each class of calls that was recorded.
+    The calls are those of a model, of --operation, or of a recorded workload; the table has the kernel for each bucket
+    of sizes, or for each class of recorded calls. `table:` in layerzero.yaml loads it.
 
-    With --check nothing is written: exit code 1 if a choice or a version is not that of the lock. Calls, sizes and settings are
-    those of the lock, and its kernels are compiled first if they were.
+    With --check nothing is written: the table of a lock is made again, with the calls, sizes and settings of the lock,
+    and its kernels are compiled first if they were for the lock. Exit code 1 if a choice or a version differs.
     """
     check_device(device)
     sources = sum(given is not None and given != [] for given in (operation, operations, model, workload, check))

@@ -14,15 +14,16 @@ from layerzero.telemetry.top import fetch, text, view
 
 
 def command(
-    port: Annotated[int, typer.Option(help="of the process's metrics server", min=1, max=65535)] = 9464,
-    host: Annotated[str, typer.Option(help="where the process runs")] = "127.0.0.1",
-    interval: Annotated[float, typer.Option(help="seconds between two looks", min=0.1)] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="one look, over one interval, then end")] = False,
+    port: Annotated[int, typer.Option(help="port of the process's metrics server", min=1, max=65535)] = 9464,
+    host: Annotated[str, typer.Option(help="host that the process runs on")] = "127.0.0.1",
+    interval: Annotated[float, typer.Option(help="seconds between two updates", min=0.1)] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="show one interval, then end")] = False,
     json: Json = False,
 ) -> None:
-    """Shows the kernels of a running process: rates, times, hits, fallbacks, open breakers; Ctrl-C ends it.
+    """Shows the kernels of a running process, live.
 
-    The process serves its metrics: lz.serve_metrics() in it, or LAYERZERO_METRICS=9464 in its environment.
+    It shows rates, times, hits, fallbacks and open breakers; Ctrl-C ends it. The process has to serve its metrics: call
+    lz.serve_metrics() in it, or start it with LAYERZERO_METRICS=9464.
     """
     if json and not once:
         raise InvalidRequestError("--json", "--once --json", "--json alone", "add --once")

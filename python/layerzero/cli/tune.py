@@ -25,32 +25,35 @@ def command(
     context: typer.Context,
     target: Annotated[str | None, Target] = None,
     model: Annotated[
-        str | None, typer.Option(help="a model as for `layerzero generate`: the calls of one answer")
+        str | None, typer.Option(help="tune the calls of one answer of this model; a model as for `layerzero generate`")
     ] = None,
     tokens: Annotated[int, typer.Option(help="with --model: tokens of the answer", min=1)] = 8,
     prompt: Annotated[str, typer.Option(help="with --model: the question")] = "Why is the sky blue?",
-    device: Annotated[str | None, typer.Option(help="cpu or cuda:N; default: the calls'")] = None,
-    budget: Annotated[float | None, typer.Option(help="seconds: no call is begun later", min=1)] = None,
-    memory_mb: Annotated[int, typer.Option(help="MiB that the process which measures may use; 0: no limit", min=0)] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda:N; default: the device of the calls")] = None,
+    budget: Annotated[float | None, typer.Option(help="time limit in seconds: no call begins after it", min=1)] = None,
+    memory_mb: Annotated[int, typer.Option(help="MiB that the measuring process may use; 0: no limit", min=0)] = 0,
     samples: Annotated[
-        int | None, typer.Option(help="rounds of the finals; default: perfdb.tune_samples", min=6)
+        int | None, typer.Option(help="rounds in which the finalists are timed; default: perfdb.tune_samples", min=6)
     ] = None,
     shard: Annotated[
-        str, typer.Option(help="i/n: the i-th of n parts of the calls, for n devices or machines")
+        str, typer.Option(help="i/n: tune only the i-th of n parts of the calls, to use n devices or machines")
     ] = "1/1",
-    variants: Annotated[int, typer.Option(help="find the K kernels of each operation that lose least", min=0)] = 0,
+    variants: Annotated[
+        int, typer.Option(help="find the K kernels of each operation that together are closest to the fastest", min=0)
+    ] = 0,
     imports: Annotated[list[str] | None, typer.Option("--import", help="a module that registers kernels")] = None,
-    again: Annotated[bool, typer.Option("--again", help="measure what the database has already")] = False,
+    again: Annotated[bool, typer.Option("--again", help="measure calls again that the database already has")] = False,
     ignore_environment: Annotated[
         bool,
-        typer.Option("--ignore-environment", help="times decide although the machine is hot or at work for others"),
+        typer.Option("--ignore-environment", help="use the times even if the machine was hot or busy with other work"),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Measures every kernel of calls side by side; the fastest decide from then on, where they win beyond noise.
+    """Measures the kernels of calls; the fastest are used.
 
-    Kernels run in a process of their own. What is measured is in the performance database at once: after an interruption
-    the same command goes on. Exit code 1: some calls could not be measured, or the budget ended first.
+    A kernel replaces the default only if its gain is larger than the noise. Kernels run in another process. Each result
+    is in the performance database at once: after an interruption the same command continues. Exit code 1 if some calls
+    could not be measured, or if the budget ended first.
     """
     need("torch", what="tune")
     from layerzero.tuning import session

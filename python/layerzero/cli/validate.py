@@ -18,14 +18,15 @@ def command(
     kernel_id: Annotated[str, typer.Argument(help="a kernel's id; see layerzero list", autocompletion=all_kernel_ids)],
     operation: Annotated[
         str | None,
-        typer.Option(help="one of its operations, if it serves several", autocompletion=operation_names),
+        typer.Option(help="the operation, if the kernel serves several", autocompletion=operation_names),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Checks whether a kernel takes a call: layerzero validate hwy.norm.rms --input 'f32[4,576]' --weight 'f32[576]'.
+    """Checks whether a kernel takes a call.
 
-    Pass each parameter of the operation as an option, a tensor as dtype[sizes]; `layerzero validate KERNEL --help` lists
-    them. Exit code 1, with all reasons, if it does not.
+    Example: layerzero validate hwy.norm.rms --input 'f32[4,576]' --weight 'f32[576]'. Pass each parameter of the
+    operation as an option, a tensor as dtype[sizes]; `layerzero validate KERNEL --help` lists them. Exit code 1, with
+    all reasons, if the kernel does not take it.
     """
     known_name("kernel_id", "a known kernel", kernel_id, kernel_ids(), "see `layerzero list`")
     name = operation_of_kernel(kernel_id, operation)

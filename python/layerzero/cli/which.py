@@ -17,11 +17,12 @@ def command(
     device: Annotated[str | None, Device] = None,
     json: Json = False,
 ) -> None:
-    """Shows the kernel that a call would run: layerzero which rms_norm --input 'f32[4,576]' --weight 'f32[576]'.
+    """Shows the kernel that a call would run.
 
-    Pass each parameter of the operation as an option, a tensor as dtype[sizes]; `layerzero which OPERATION --help` lists
-    them. With --device: the kernel that would run there, installed here or not. Of installed libraries only that of the
-    answer is imported. Exit code 1 if no kernel may run.
+    Example: layerzero which rms_norm --input 'f32[4,576]' --weight 'f32[576]'. Pass each parameter of the operation as
+    an option, a tensor as dtype[sizes]; `layerzero which OPERATION --help` lists them. With --device: the kernel that
+    would run there, whether or not it is installed here. Of the installed libraries only the chosen kernel's is
+    imported. Exit code 1 if no kernel may run.
     """
     check_device(device)
     name, arguments = read_call(operation, context.args)
