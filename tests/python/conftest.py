@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import importlib
 import json
 import os
 import sys
@@ -51,6 +52,18 @@ def undo(before, value):
 def policy_values():
     binding = sys.modules.get("layerzero._layerzero")
     return {name: key["value"] for name, key in json.loads(binding.policy_text())["keys"].items()} if binding else {}
+
+
+@pytest.fixture
+def run(capfd):
+    """Runs a command of `layerzero`: its exit code, and what it wrote to standard output and error."""
+
+    def call(*arguments):
+        code = importlib.import_module("layerzero.cli").run(list(arguments))
+        text = capfd.readouterr()
+        return code, text.out, text.err
+
+    return call
 
 
 def pytest_collection_finish():

@@ -8,22 +8,11 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("typer")
 
-from layerzero import cli  # noqa: E402
 from layerzero.bench import operations, ranking  # noqa: E402
 from layerzero.cli import _bench  # noqa: E402
 
 NORM = "rms_norm --input f32[rows,2*width] --weight f32[2*width]"
 SIZES = ["--size", "rows=1,3", "--size", "width=32"]
-
-
-@pytest.fixture
-def run(capfd):
-    def call(*arguments):
-        code = cli.run(list(arguments))
-        text = capfd.readouterr()
-        return code, text.out, text.err
-
-    return call
 
 
 def test_calls_have_every_combination_of_sizes():

@@ -24,16 +24,6 @@ NORM = ["rms_norm", "--input", "f32[2,8]", "--weight", "f32[8]"]
 
 
 @pytest.fixture
-def run(capfd):
-    def call(*arguments):
-        code = cli.run(list(arguments))
-        text = capfd.readouterr()
-        return code, text.out, text.err
-
-    return call
-
-
-@pytest.fixture
 def run_json(run):
     def call(*arguments):
         code, out, _ = run(*arguments, "--json")

@@ -12,7 +12,6 @@ pytest.importorskip("torch")
 pytest.importorskip("typer")
 
 import layerzero as lz  # noqa: E402
-from layerzero import cli  # noqa: E402
 from layerzero.contracts import contracts  # noqa: E402
 from layerzero.errors import did_you_mean
 from layerzero.inspection.text import table  # noqa: E402
@@ -20,16 +19,6 @@ from layerzero.inspection.text import table  # noqa: E402
 PACKAGE = Path(lz.__file__).parent.parent
 NORM = ["rms_norm", "--input", "f32[2,8]", "--weight", "f32[8]"]
 QUERY = ["--query", "bf16[1,16,4,64]", "--key", "bf16[1,16,4,64]", "--value", "bf16[1,16,4,64]"]
-
-
-@pytest.fixture
-def run(capfd):
-    def call(*arguments):
-        code = cli.run(list(arguments))
-        text = capfd.readouterr()
-        return code, text.out, text.err
-
-    return call
 
 
 IDS = ["attention.standard.prefill.cascade", "flash_attn.v2.causal.sal.sm90", "hwy.norm.rms"]

@@ -2,20 +2,16 @@
 
 import asyncio
 import contextvars
-import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
+from processes import run  # noqa: E402
 
 X, W = torch.ones(2, 8), torch.ones(8)
-PACKAGE = Path(lz.__file__).parent.parent  # not resolved: a staged package is made of links
 
 
 def kernel():
@@ -187,13 +183,6 @@ def test_policy_in_force_has_origins():
         entry = lz.policy_in_force()["keys"]["deterministic"]
     assert entry["value"] is True and "lz.policy" in entry["origin"]
     assert "lz.policy" not in lz.policy_in_force()["keys"]["deterministic"]["origin"]
-
-
-def run(code, folder, **environment):
-    env = {**{k: v for k, v in os.environ.items() if not k.startswith("LAYERZERO_")}, "PYTHONPATH": str(PACKAGE)}
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=env | environment, capture_output=True, text=True, timeout=120
-    )
 
 
 WHICH = """

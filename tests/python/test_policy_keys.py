@@ -2,9 +2,6 @@
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,20 +11,13 @@ torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
 from planted_library import WORKS, descriptor  # noqa: E402
+from processes import run  # noqa: E402
 
 X, W = torch.ones(2, 8), torch.ones(8)
-PACKAGE = Path(lz.__file__).parent.parent  # not resolved: a staged package is made of links
 
 
 def kernel():
     return lz.which("rms_norm", X, W)["kernel_id"]
-
-
-def run(code, folder, **environment):
-    env = {**{k: v for k, v in os.environ.items() if not k.startswith("LAYERZERO_")}, "PYTHONPATH": str(PACKAGE)}
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=env | environment, capture_output=True, text=True, timeout=240
-    )
 
 
 @contextlib.contextmanager

@@ -1,10 +1,8 @@
 """Signatures of what decides which code runs: plugins, descriptors of other packages, measured records, C libraries."""
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,18 +14,10 @@ import layerzero as lz  # noqa: E402
 import planted_library  # noqa: E402
 from layerzero import _layerzero, cli, perf_records  # noqa: E402
 from layerzero.host import signing  # noqa: E402
+from processes import run  # noqa: E402
 
-PACKAGE = Path(lz.__file__).parents[1]
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = '{"schema_version": "1.0", "records": []}'
-
-
-def run(code, folder, **environment):
-    env = {k: v for k, v in os.environ.items() if not k.startswith("LAYERZERO_")}
-    env |= {"PYTHONPATH": os.pathsep.join((str(folder), str(PACKAGE)))} | environment
-    return subprocess.run(
-        [sys.executable, "-c", code], env=env, cwd=folder, capture_output=True, text=True, timeout=300
-    )
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,17 +12,7 @@ import layerzero as lz  # noqa: E402
 import planted_library  # noqa: E402
 from layerzero import _layerzero  # noqa: E402
 from layerzero.models import disk_cache, packed_file  # noqa: E402
-
-PACKAGE = Path(lz.__file__).parents[1]
-
-
-def run(code, folder, **environment):
-    env = {k: v for k, v in os.environ.items() if not k.startswith("LAYERZERO_")}
-    env |= {"PYTHONPATH": os.pathsep.join((str(folder), str(PACKAGE)))} | environment
-    return subprocess.run(
-        [sys.executable, "-c", code], env=env, cwd=folder, capture_output=True, text=True, timeout=300
-    )
-
+from processes import run  # noqa: E402
 
 CALL = """
 import warnings; warnings.simplefilter("ignore")

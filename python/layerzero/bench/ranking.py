@@ -6,7 +6,6 @@ fastest by the first two) is taken on the third. The prior that is written has a
 whose kernels plan at their first call are ranked, but get no records.
 """
 
-import functools
 import json
 import math
 import random
@@ -15,10 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import layerzero as lz
 from layerzero import _layerzero
 from layerzero.tuning.draw import described
-from layerzero.tuning.records import interval, record
+from layerzero.tuning.records import interval, kernel_row, record
 
 PARTS = 3
 FIT, CHECK, JUDGE = range(PARTS)
@@ -73,11 +71,6 @@ class Ranking:
         return ratio if ratio > 1 + max(LEAST, self.spread()) else 1.0
 
 
-@functools.lru_cache(maxsize=4096)
-def _kernel(operation: str, kernel_id: str) -> Any:
-    return next(k for k in lz.list_kernels(operation) if k.kernel_id == kernel_id)
-
-
 def records(rankings: Iterable[Ranking], parts: Iterable[int] = range(PARTS), **device: Any) -> list[dict[str, Any]]:
     """Returns the records of every call with several kernels; of one that keeps to its default, only the default's.
 
@@ -92,7 +85,7 @@ def records(rankings: Iterable[Ranking], parts: Iterable[int] = range(PARTS), **
                 continue
             us = [value for number, value in by_round.items() if number % PARTS in wanted]
             columns = {"cache_state": "cold" if r.cold else "warm", "execution": r.execution, "timer": "cuda_event"}
-            row = record(r.about, _kernel(r.operation, kernel), us, **columns, **device)
+            row = record(r.about, kernel_row(r.operation, kernel), us, **columns, **device)
             made[(kernel, r.execution, r.cold, *(str(row[k]) for k in ("operation", "dtype", "axes", "options")))] = row
     return list(made.values())
 

@@ -66,6 +66,11 @@ def note(quiet: bool) -> Callable[[str], None]:
     return (lambda text: None) if quiet or _silenced else (lambda text: print(text, file=sys.stderr, flush=True))
 
 
+def write_now(text: str) -> None:
+    """Writes a piece of an answer to standard output without waiting for the end of the line."""
+    print(text, end="", flush=True)
+
+
 def print_json(data: Any) -> None:
     print(json.dumps(data, indent=2))
 

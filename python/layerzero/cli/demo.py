@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerzero.cli._output import Json, finish, note, one_of_option, print_table, progress
+from layerzero.cli._output import Json, finish, note, one_of_option, print_table, progress, write_now
 from layerzero.errors import one_of
 from layerzero.host.optional import need
 from layerzero.models.options import DTYPES
@@ -78,14 +78,10 @@ def _load(path, dtype):
 
 
 def _answer(session, question, shown):
-    def write(piece):
-        sys.stdout.write(piece)
-        sys.stdout.flush()
-
     if shown:
         print(f"\n> {question}")
     ids = session.chat_ids([{"role": "user", "content": question}])
-    result = session.generate([ids], 64, on_text=write if shown else None)[0]
+    result = session.generate([ids], 64, on_text=write_now if shown else None)[0]
     if shown:
         rate = f"first after {result.first_token_s:.2f} s, then {result.decode_tokens_per_s:.1f} a second"
         print(f"\n({len(result.token_ids)} tokens, {rate})\n")

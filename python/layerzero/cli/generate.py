@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layerzero.cli._output import INTERRUPTED, Json, Quiet, note, one_of_option, print_json
+from layerzero.cli._output import INTERRUPTED, Json, Quiet, note, one_of_option, print_json, write_now
 from layerzero.errors import InvalidRequestError, one_of
 from layerzero.host.optional import need
 from layerzero.models.options import ACTIVATIONS, DTYPES, WEIGHTS, check_weights
@@ -81,7 +81,7 @@ def command(
         _converse(chat, json, say)
         return
     ids = [chat.ids(text) for text in texts]
-    stream = None if json or len(ids) > 1 else _write
+    stream = None if json or len(ids) > 1 else write_now
     with _until_interrupted() as stopped:
         results = session.generate(ids, max_tokens, sampling, on_text=stream, stop=stopped)
     if json:
@@ -149,11 +149,6 @@ def _open(model, dtype, threads, no_layerzero, weights, activations, release, sa
         lz.kernelize(loaded, weights, activations=activations, release_originals=release)
     say(f"ready after {time.perf_counter() - start:.1f} s")
     return Session(loaded, tokenizer)
-
-
-def _write(piece: str) -> None:
-    sys.stdout.write(piece)
-    sys.stdout.flush()
 
 
 def _speed(results: list[Any]) -> str:
@@ -236,7 +231,7 @@ def _converse(chat: _Chat, json: bool, say: Callable[[str], None]) -> None:
         text = line.strip()
         if not text:
             continue
-        result = chat.turn(text, None if json else _write)
+        result = chat.turn(text, None if json else write_now)
         if json:
             print_json(_as_json(text, result))
         else:

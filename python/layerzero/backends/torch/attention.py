@@ -11,7 +11,7 @@ import torch
 from torch.backends import cuda
 from torch.nn import functional as F
 
-from layerzero.backends.torch.common import number
+from layerzero.backends.torch.common import number, wants_grad
 from layerzero.torch.captures import plans_first
 
 _sdpa = F.scaled_dot_product_attention
@@ -66,10 +66,6 @@ def _bias(query, key, mask):
     if mask.dtype == torch.bool or mask.shape[-1] != key.shape[2] or mask.stride(-1) != 1 or mask.data_ptr() % 16:
         return additive(query, key, mask)
     return mask if mask.dim() in (2, 4) else four_axes(mask)
-
-
-def wants_grad(*tensors):
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 # ---- torch's own choice of a backend

@@ -7,7 +7,8 @@ see. No value of a tensor is read, so a NaN of a masked value may reach the outp
 
 import torch
 
-from layerzero.backends.torch.attention import as_given, heads_first, wants_grad
+from layerzero.backends.torch.attention import as_given, heads_first
+from layerzero.backends.torch.common import wants_grad
 
 INF = float("inf")
 CHUNK = 1 << 26  # logits in memory at once

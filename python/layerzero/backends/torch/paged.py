@@ -191,17 +191,13 @@ def _results(output, lse, return_lse):
     return (output, lse) if return_lse else output
 
 
-def _window(window_left):
-    return None if window_left < 0 else window_left + 1
-
-
 def paged_decode_attention(
     q, k_cache, v_cache, indptr, indices, last_page_len, sm_scale, window_left, softcap, sinks, slopes, k_scale, v_scale,
     return_lse,
 ):  # fmt: skip
     operation = "paged_decode_attention"
     entries = pages.csr(operation, indptr, indices, last_page_len, k_cache.shape[1])
-    entries = pages.windowed(entries, _window(window_left))
+    entries = pages.windowed(entries, pages.window_of(window_left))
     how = (sm_scale, softcap, sinks, slopes, k_scale, v_scale)
     output, lse = attend(operation, q.unsqueeze(1), k_cache, v_cache, entries, *how)
     return _results(output.squeeze(1), lse.squeeze(1), return_lse)
@@ -229,7 +225,7 @@ def cascade_decode_attention(
     query, shared_k, shared_v, k_cache, v_cache, indptr, indices, last_page_len, sm_scale, window_left, softcap, sinks,
     slopes, k_scale, v_scale, return_lse,
 ):  # fmt: skip
-    operation, window, shared = "cascade_decode_attention", _window(window_left), shared_k.shape[0]
+    operation, window, shared = "cascade_decode_attention", pages.window_of(window_left), shared_k.shape[0]
     whole = pages.csr(operation, indptr, indices, last_page_len, k_cache.shape[1])
     entries = pages.windowed(whole, window)
     begin = None if window is None else (whole.end + (shared - window)).clamp(0, shared)

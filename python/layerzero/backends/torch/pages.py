@@ -27,6 +27,11 @@ class Entries(NamedTuple):
     name: str  # name of the parameter with the page numbers
 
 
+def window_of(window_left):
+    """The number of keys of a window, the row's own included, or None: window_left is one less, -1 without a window."""
+    return None if window_left < 0 else window_left + 1
+
+
 def refuse_offsets(operation, name, offsets, limit):
     """On the CPU, refuses offsets that do not start at 0, that decrease or that exceed `limit`."""
     if offsets.device.type != "cpu" or not offsets.numel():

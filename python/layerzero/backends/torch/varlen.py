@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from layerzero.backends.torch.common import constant
+from layerzero.backends.torch.pages import window_of
 from layerzero.backends.torch.partials import merged
 
 
@@ -120,16 +121,12 @@ def _results(both, return_lse):
     return both if return_lse else both[0]
 
 
-def _window(window_left):
-    return None if window_left < 0 else window_left + 1
-
-
 def paged_decode_attention(
     q, k_cache, v_cache, indptr, indices, last_page_len, sm_scale, window_left, softcap, sinks, slopes, k_scale, v_scale,
     return_lse,
 ):  # fmt: skip
     keys = csr(q, k_cache, v_cache, indptr, indices, last_page_len)
-    keys = without_hidden(keys, _window(window_left))
+    keys = without_hidden(keys, window_of(window_left))
     return _results(decode(q, keys, 1, sm_scale, sinks, k_scale, v_scale, return_lse), return_lse)
 
 
@@ -187,7 +184,7 @@ def paged_prefill_attention(
     query, k_cache, v_cache, qo_indptr, indptr, indices, last_page_len, sm_scale, causal, window_left, softcap, sinks,
     slopes, k_scale, v_scale, return_lse,
 ):  # fmt: skip
-    window, cu_q = _window(window_left), packed_offsets(qo_indptr, query.shape[0])
+    window, cu_q = window_of(window_left), packed_offsets(qo_indptr, query.shape[0])
     keys = csr(query, k_cache, v_cache, indptr, indices, last_page_len)
     keys = keys if window is None else without_hidden(keys, window, cu_q.diff()[:-1])
     keys = keys._replace(begin=F.pad(keys.begin, (0, 1)), used=F.pad(keys.used, (0, 1)))
@@ -214,7 +211,7 @@ def pod_attention(
     query_p, key_p, value_p, cu_q, cu_k, query_d, k_cache, v_cache, indptr, indices, last_page_len, sm_scale, causal,
     window_left, softcap, sinks, return_lse,
 ):  # fmt: skip
-    window = _window(window_left)
+    window = window_of(window_left)
     output_p, lse_p = ragged(query_p, key_p, value_p, cu_q, cu_k, causal, sm_scale, window, sinks, return_lse)
     keys = without_hidden(csr(query_d, k_cache, v_cache, indptr, indices, last_page_len), window)
     output_d, lse_d = decode(query_d, keys, 1, sm_scale, sinks, None, None, return_lse)
