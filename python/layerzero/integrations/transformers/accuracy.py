@@ -1,4 +1,4 @@
-"""What other weights cost: a model's results before and after, for one input that reaches them."""
+"""How much other weights change a model: its results before and after, for one input."""
 
 from typing import Any, NamedTuple
 

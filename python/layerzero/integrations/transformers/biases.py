@@ -17,7 +17,7 @@ def compute(module: Any, past: int, length: int) -> torch.Tensor:
 
 
 def of_attention(module: nn.Module, name: str, seen: torch.Tensor) -> Bias | None:
-    """That of a layer's module `name`, whose attention got `seen` for rows without a past; None where it makes another."""
+    """The Bias of a layer's module `name`, whose attention got `seen` for the first rows; None if the module computes another one."""
     tables = [path for path, part in module.named_modules() if type(part) is nn.Embedding and part.max_norm is None]
     own = getattr(module, "compute_bias", None)
     if own is None or not seen.any() or len(tables) != 1 or not inspect.signature(own).parameters.keys() >= _ARGUMENTS:

@@ -1,4 +1,4 @@
-"""The report of `kernelize`, and the counts in it that go on while the model runs."""
+"""The report of `kernelize`, and its counters, which are updated while the model runs."""
 
 import collections
 import dataclasses
@@ -14,15 +14,15 @@ _WITHIN = "_layerzero_within"  # of a holder of layers: (entry, how many of its 
 
 @dataclasses.dataclass
 class KernelizeReport:
-    """What `kernelize` did; `replaced` goes on counting while the model runs.
+    """What `kernelize` did. The counters in `replaced` are updated while the model runs.
 
-    replaced: part -> {"count": modules, "operation", "calls": how often the operation answered for them so far,
-    "in_program": how often a program ran in place of one of them}; of a program {"count", "operation", "calls", `aside`:
-    {why the model's own code ran instead: how often}}, on a CUDA device with "captured": decode steps that ran as graphs,
-    "not_captured": {why one did not: how often} and "products": {"batch x length" of a step: {"us": {"selected", what each call
-    selects, or another variant that was measured: microseconds of a replay}, "taken": one of them}}
-    left: part -> why it stays with the model's own code
-    weights: what weights= did
+    replaced: part -> {"count": number of modules, "operation", "calls": how often the operation was called for them,
+    "in_program": how often a program ran instead of one of them}. A program of layers has {"count", "operation", "calls",
+    `aside`: {why the model's own code ran instead: how often}}; on a CUDA device also "captured": decode steps that ran as
+    CUDA graphs, "not_captured": {why a step did not: how often} and "products": {"batch x length" of a step: {"us": {variant:
+    microseconds of a replay}, "taken": the fastest variant}}, where the variant "selected" has the kernels of ordinary calls
+    left: part -> why the model's own code still computes it
+    weights: what weights= did, or None
     """
 
     replaced: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
@@ -30,17 +30,17 @@ class KernelizeReport:
     weights: Any = None  # a weights.WeightsReport
 
     def add(self, part: str, operation: str) -> dict[str, Any]:
-        """The entry of one module more."""
+        """Returns the entry of a part, with one more module."""
         entry = self.replaced.setdefault(part, {"count": 0, "operation": operation, "calls": 0, "in_program": 0})
         entry["count"] += 1
         return entry
 
     def add_program(self, kind: str, operation: str) -> dict[str, Any]:
-        """The entry of one program more, which is in the report once `count` is raised."""
+        """Returns the entry for one more program; the caller adds it to the report and raises `count` when the program is proven."""
         return self.replaced.get(kind) or {"count": 0, "operation": operation, "calls": 0, "aside": {}}
 
     def start_counting(self) -> None:
-        """From here on: what was counted so far were trials."""
+        """Resets the counters: so far they counted trials."""
         for entry in self.replaced.values():
             entry["calls"] = 0
             entry.pop("captured", None), entry.pop("not_captured", None), entry.pop("products", None)
@@ -66,8 +66,8 @@ def _counted(entry: dict[str, Any]) -> str:
 
 
 def count_call(module: Any, part: str = _PART) -> None:
-    """Counts an answered call in the report; a module that has no such part is only being tried. Not within torch.compile,
-    which would compile again for each number.
+    """Counts a call in the report. A module without this part is only being tried. Nothing is counted within torch.compile, which
+    would compile again for each number.
     """
     entry = module.__dict__.get(part)
     if entry is not None and not torch.compiler.is_compiling():
@@ -82,7 +82,7 @@ def count_program(holder: Any) -> None:
 
 
 def count_aside(holder: Any, plan: Any, reason: str) -> None:
-    """Counts a call that was none for the program."""
+    """Counts a call that the program did not serve."""
     plan.count_aside(reason)
     entry = holder.__dict__.get(_PART)
     if entry is not None:
@@ -90,7 +90,7 @@ def count_aside(holder: Any, plan: Any, reason: str) -> None:
 
 
 def count_captured(holder: Any, reason: str) -> None:
-    """Counts a decode step that ran as a CUDA graph, or with a reason one that could not."""
+    """Counts a decode step that ran as a CUDA graph or, with a reason, one that did not."""
     entry = holder.__dict__.get(_PART)
     if entry is None:
         return

@@ -37,7 +37,7 @@ _MAX_PERPLEXITY_RATIO = 1.1
 
 
 class _Mark:
-    """Says in the model that it is kernelized, and what `unkernelize` cannot see: the attention and experts it had."""
+    """Marks a model as kernelized, and keeps the attention and experts that it had, for `unkernelize`."""
 
     def __init__(self):
         self.report = KernelizeReport()
@@ -66,13 +66,13 @@ _FORWARDS = (
 
 
 def _gives_weights(model, before):
-    """Whether eager attention may give weights that the model's code never asks for: some module takes the request itself."""
+    """Whether the model's code may use attention weights that it did not ask for, as eager attention returns them always."""
     eager = any(name == "eager" for _, name in before)
     return eager and any("output_attentions" in inspect.signature(type(m).forward).parameters for m in model.modules())
 
 
 def _try_attention(model, before):
-    """None once the model calls our attention and computes the same, or why not."""
+    """Chooses LayerZero's attention. None if the model then computes the same, else the reason."""
     untested = probe.why_untested(model)
     expected = probe.run_model(model) if untested else None
     if untested and expected is None:
@@ -82,7 +82,7 @@ def _try_attention(model, before):
 
 
 def _why_not_chosen(model, before=(), untested=None, expected=None, weights=None):
-    """None once the model calls our attention, or why it does not or must not."""
+    """Chooses LayerZero's attention. None if the model accepts it, else the reason."""
     try:
         attention_interface.choose(model)
     except (ValueError, KeyError) as error:
@@ -99,7 +99,7 @@ def _why_not_chosen(model, before=(), untested=None, expected=None, weights=None
 
 
 def _attend_alike(model, before, expected):
-    """Whether near ties of routers may be all that another attention makes of a model's result."""
+    """Whether a changed result may come only from near ties of routers, since each layer alone attends as before."""
     if not layerwise.may_choose_otherwise(model, expected.rows[0]):
         return False
     layers = [layer for path in observe.lists_of(model) for layer in model.get_submodule(path)]
@@ -136,7 +136,7 @@ def _replace_attention(model, mark, findings):
 
 
 def _replace_layers(called, layers, mark, findings):
-    """The forward over all layers, once it is proven to compute the same on a small input; `called` so if it does not."""
+    """Installs one forward over all layers, if it computes the same on a small input; else reports the reason as `called`."""
     stack, holder = layers.stack, layers.holder
     plan = DecoderPlan(stack) if layers.whole else StackPlan(stack)
     operation = "one fused forward over all layers" if layers.whole else f"block.{stack.kind}"
@@ -168,7 +168,7 @@ def _replace_layers(called, layers, mark, findings):
 
 
 def _marked(model):
-    """The kernelized modules within a model, itself perhaps: a wrapper of one (PEFT, compile, DDP) has no mark."""
+    """The kernelized modules within a model, perhaps itself. A wrapper around one (PEFT, compile, DDP) has no mark."""
     return [module for module in model.modules() if _MARK in module.__dict__]
 
 
@@ -177,7 +177,7 @@ def is_kernelized(model):
 
 
 def _refuse_while_running(model, what):
-    """Raises if another thread is inside the model: masks and forwards of one call must be of one kind."""
+    """Raises RuntimeError if another thread runs the model: one call must not mix old and new masks or forwards."""
     modules = {id(module) for module in model.modules()}
     for thread, innermost in sys._current_frames().items():
         frames = traceback.walk_stack(innermost) if thread != threading.get_ident() else ()
@@ -195,7 +195,7 @@ def _runs(frame, modules):
 
 
 def _use_blocks(model, *options):
-    """Multiplies with weights in blocks from here on; where that cannot or may not be the model is as it was."""
+    """Makes linear layers use weights in blocks; on an error the model is restored."""
     try:
         block_forwards.use(model, model.__dict__[_MARK], *options)
     except BaseException:
@@ -213,22 +213,22 @@ def kernelize(
     release_originals: bool = False,
     quiet: bool = False,
 ) -> KernelizeReport:
-    """Runs what LayerZero computes through LayerZero, from here on; returns a report. Twice changes nothing more.
+    """Replaces the parts of a model that LayerZero computes, and returns a report. A second call changes nothing more.
 
     weights: None, the model's own parameters; "gguf", the blocks of the file that layerzero.models.gguf.load read, as
-    they are; "int8" or "int4", the parameters rounded to blocks of 32; "bf16", rounded to that, and what is multiplied
-    too. Linear layers multiply with them as long as their parameters are neither replaced nor written. activations:
-    "input", or "int8" to allow rounding what is multiplied to 8 bits by 32 too: done where that is clearly faster, which
-    is measured once, and the report has it. Refused with InvalidRequestError, and undone, where the perplexity becomes more than
-    max_perplexity_ratio times the model's own: of accuracy_ids (1, n), or of what the model itself would write. Of a model
-    without logits, 1 + the relative error of its output counts; layers that the trial does not reach keep their weights.
-    quiet: no line about the progress on standard error, which is there in a terminal alone, after two seconds.
-    release_originals: frees the memory of all parameters that blocks replace. Gradients, state_dict, moving the
-    model, and unkernelize then raise ReleasedWeightError; loading it again is the way back.
+    they are; "int8" or "int4", the parameters rounded to blocks of 32 values; "bf16", parameters and activations rounded to bf16.
+    Linear layers use them until their parameters are replaced or written. activations: "input", or "int8" to allow rounding
+    the activations to blocks of 8-bit values too, which is done if a measurement shows that it is clearly faster; the report
+    says so. If the perplexity becomes more than max_perplexity_ratio times the model's own, the change is undone and
+    InvalidRequestError raised. The perplexity is that of accuracy_ids (1, n), or of text that the model would write; for a
+    model without logits it is 1 + the relative error of its output. Layers that this trial does not reach keep their weights.
+    quiet: no line of progress. Without it, a terminal shows one on standard error after two seconds.
+    release_originals: frees the memory of all parameters that blocks replace. Gradients, state_dict, moving the model and
+    unkernelize then raise ReleasedWeightError; to get the parameters back, load the model again.
 
-    Weights, their names, state_dict and saved files stay as they are. On a CUDA device the parameters of linear layers with one
-    input move to one memory: what holds an address of them, as a graph that was captured before, is to be made again. Training, gradients and tracing take the model's
-    own code. Raises RuntimeError while another thread runs the model, and for a part of a kernelized model; a wrapper
+    Weights, their names, state_dict and saved files stay as they are. On a CUDA device the parameters of linear layers with the
+    same input are moved next to each other: a CUDA graph that was captured before has to be captured again. Training,
+    gradients and tracing use the model's own code. Raises RuntimeError while another thread runs the model, and for a part of a kernelized model; a wrapper
     around one is kernelized again as a whole.
     """
     if not isinstance(model, nn.Module):
@@ -278,7 +278,7 @@ def _kernelize(model):
             log.info("%s: changed by the findings of %s", type(model).__name__, findings.key)
             model.__dict__[_MARK].report.start_counting()
             return
-        except Exception as error:  # whatever a file that fits no more makes of a model
+        except Exception as error:  # a file that does not fit the model may cause any error
             log.info("%s: findings are not used, %s; searching", type(model).__name__, error)
             findings = Findings(findings.key)
     _search(model, findings)
@@ -288,7 +288,7 @@ def _kernelize(model):
 
 
 def _search(model, findings):
-    """Changes the model by findings, and finds out what they do not have."""
+    """Changes the model by findings, and searches for what they lack."""
     mark = _Mark()
     for config, name in choices.chosen(model, "attn"):
         attention_interface.remember((m for m in model.modules() if getattr(m, "config", None) is config), name)

@@ -19,21 +19,21 @@ L2_EPS = 1e-6  # of the norm of queries and keys of a delta rule
 
 
 class Unknown(Exception):
-    """Why layers are not what the operations compute."""
+    """Why the operations cannot compute a layer."""
 
 
 class Unshown(Unknown):
-    """The values of the weights do not show it; those of another model of this structure may."""
+    """These weights do not show what a layer computes; those of another model of this structure may."""
 
 
 class NotReached(Unknown):
-    """A small input does not reach them, or the model does not run on it."""
+    """A small input does not reach the layers, or the model does not run on it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Norm:
-    """A norm by its operation, rms_norm or layer_norm; `offset` is added to its weight. Or, by the operation elementwise, a
-    factor for each column: the module's parameter `vector`.
+    """A norm: `operation` is rms_norm or layer_norm, and `offset` is added to its weight. With the operation elementwise it is a
+    factor for each column instead, the module's parameter `vector`.
     """
 
     name: str
@@ -54,11 +54,12 @@ class Columns:
 
 @dataclasses.dataclass(frozen=True)
 class Heads:
-    """Queries, keys or values: columns of a linear layer, `step` apart from head to head.
+    """Queries, keys or values as columns of a linear layer's output.
 
-    groups: the number of parts of heads, each like this, `group_step` apart; with a step of 0 all have the same columns.
-    norm: of each head, or, `whole`, of all columns at once; before a rotation, or after it (`behind`). clip: bounds of what is
-    normalised, before a rotation. factor: of the result.
+    A head begins `step` columns after the one before it. If heads are stored in several `groups`, a group begins `group_step`
+    columns after the one before it, and with a step of 0 all heads of a group are the same columns. norm: a norm of each
+    head, or of all columns at once (`whole`); it comes before the rotation, or after it (`behind`). clip: lower and upper
+    bound of the normalised values, before the rotation. factor: multiplies the result.
     """
 
     linear: str
@@ -82,12 +83,12 @@ class Heads:
 
     @property
     def is_plain(self) -> bool:
-        """All columns of a linear layer, as they are."""
+        """Whether these are all columns of a linear layer, unchanged."""
         return self == Heads(self.linear, 0, self.heads, self.size, self.size)
 
 
 class Table(NamedTuple):
-    """A buffer of a module within a layer, with a row for each position: sines and cosines, or the other way round."""
+    """A buffer of a module within a layer with a row for each position: half of its columns are sines, half cosines."""
 
     module: str
     name: str
@@ -101,8 +102,8 @@ class Table(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Rope:
-    """A rotation by tables of which the first `width` columns are read: those that layers are given, cosines before sines
-    unless `sines_first`, or `table`.
+    """A rotary embedding. It reads the first `width` columns of tables of cosines and sines: those that the layer gets as an
+    argument, cosines first unless `sines_first`, or the layer's own `table`.
     """
 
     interleaved: bool
@@ -114,9 +115,9 @@ class Rope:
 
 @dataclasses.dataclass(frozen=True)
 class Alibi:
-    """A bias of scores that a layer is given as `argument`: slopes by distance, one for each head, where they are known.
+    """ALiBi: a bias of the scores that a layer gets as `argument`. slopes: one for each head, or None if they are not known.
 
-    inverted: a boolean mask passed with it is True for hidden keys.
+    inverted: a boolean mask that is passed with it is True for hidden keys.
     """
 
     argument: str
@@ -126,12 +127,13 @@ class Alibi:
 
 @dataclasses.dataclass(frozen=True)
 class Latent:
-    """Keys and values of all heads as products of one row. `down` computes `width` columns, which go through `norm` and then
-    `up`, and `shared` more, which are rotated and end each head's key. `up` computes for each head `unturned` columns of
-    its key and `size` of its value.
+    """Attention over latents (MLA): keys and values of all heads are computed from one row. The linear layer `down` computes
+    `width` columns, which go through `norm` and then the linear layer `up`, and `shared` more columns, which are rotated and
+    are the end of every head's key. `up` computes for each head the first `unturned` columns of its key, which are not
+    rotated, and the `size` columns of its value.
 
-    gathers: neighbours become columns half a row apart before the rotation. query_down, query_norm: what the queries'
-    linear layer reads, where that is not what `down` reads.
+    gathers: before the rotation, columns 0, 2, 4, ... come first, then 1, 3, 5, ... query_down, query_norm: the linear layer
+    and the norm before the queries' own, if there are any.
     """
 
     down: str
@@ -148,8 +150,8 @@ class Latent:
 
 @dataclasses.dataclass(frozen=True)
 class Attention:
-    """gate: what is mixed is multiplied with the sigmoid of these columns. mixed: a norm of it. needs_mask: that alone makes
-    it causal. masked_window: the window that masks alone have.
+    """gate: the output of attention is multiplied with the sigmoid of these columns. mixed: a norm of that output. needs_mask:
+    only the mask makes it causal. masked_window: a window that only the mask has.
     """
 
     query: Heads
@@ -171,12 +173,12 @@ class Attention:
 
     @property
     def window_of_pages(self) -> int | None:
-        """Attention over pages takes no mask, so it has the window that masks have otherwise."""
+        """The window of attention over pages, which takes no mask: there it must have the window of the masks."""
         return self.masked_window if self.window is None else self.window
 
     @property
     def linears(self) -> tuple[str, ...]:
-        """Those that read what the attention reads, each once, in the order of their use."""
+        """The linear layers that read the attention's input, each once, in the order of their use."""
         if self.latent is not None:
             return self.latent.query_down or self.query.linear, self.latent.down
         parts = (self.query, self.key, self.value, self.gate)
@@ -184,8 +186,8 @@ class Attention:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """All whose parameters it computes with, but for norms."""
-        further = (self.query.linear, self.key.linear)  # of latents they read no rows of the stream
+        """All modules whose parameters it uses, except norms."""
+        further = (self.query.linear, self.key.linear)  # over latents they do not read the attention's input
         sinks = () if self.sinks is None else (self.sinks[0],)
         return tuple(dict.fromkeys((*self.linears, *further, self.out, *sinks)))
 
@@ -197,11 +199,11 @@ class Attention:
 
 @dataclasses.dataclass(frozen=True)
 class Delta:
-    """In the place of an Attention: the gated delta rule, over a state in place of keys and values.
+    """The gated delta rule in place of attention: it keeps a state, not keys and values.
 
-    query, key, value: what goes through the convolution of the module `conv`, in this order, as they are stored in linear layers;
-    heads and value_heads: (number, size) of what comes out of it. gate: what is normalised is multiplied with its silu.
-    decay, beta: logits. a_log, dt_bias: (module, its parameter). masked: rows of padding are zeros before all that.
+    query, key, value: the columns that go through the convolution `conv`, in this order. heads, value_heads: (number, size) of
+    the heads after the convolution. gate: the normalised output is multiplied with its silu. decay, beta: columns of logits.
+    a_log, dt_bias: (module, its parameter). masked: rows of padding are set to zero first.
     """
 
     query: Heads
@@ -221,7 +223,7 @@ class Delta:
     beta_scale: float
     masked: bool
 
-    # What else is asked of an Attention.
+    # The attributes of an Attention that other code reads.
     causal: ClassVar[bool] = True
     needs_mask: ClassVar[bool] = False
     rope: ClassVar[None] = None
@@ -250,7 +252,7 @@ class Delta:
 
 @dataclasses.dataclass(frozen=True)
 class Bias:
-    """Of attention scores, by distance: what `compute_bias` of the module `name` makes of the embedding `table`."""
+    """A bias of the scores by distance: `compute_bias` of the module `name` computes it from the embedding `table`."""
 
     name: str
     table: str
@@ -258,8 +260,8 @@ class Bias:
 
 @dataclasses.dataclass(frozen=True)
 class Mlp:
-    """operation: swiglu, geglu or activation, whose result is multiplied with `up` where there is a gate; kind: what the
-    latter two are known. norm: of what `out` reads.
+    """operation: swiglu, geglu, or activation, whose result is multiplied with `up` if there is a gate. kind: the form of gelu of
+    geglu, or the name of the activation. norm: a norm before `out`.
     """
 
     up: Columns
@@ -281,7 +283,7 @@ class Mlp:
 class Route(NamedTuple):
     """The arguments of `moe_route`. correction: (module, name) of the tensor that is added to the scores for the choice.
 
-    wide: the logits are made in float32 whatever the weights are.
+    wide: the logits are computed in float32 whatever the dtype of the weights is.
     """
 
     scoring: str
@@ -297,13 +299,13 @@ class Route(NamedTuple):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """But for the tensors."""
+        """Those that are no tensors."""
         return dict(itertools.islice(self._asdict().items(), 8))
 
 
 @dataclasses.dataclass(frozen=True)
 class Gate:
-    """What experts make of gate and up, by the names that the operations have for it."""
+    """How experts combine gate and up; the fields are named like the arguments of the operations."""
 
     activation: str
     limit: float | None = None
@@ -318,10 +320,10 @@ class Gate:
 
 @dataclasses.dataclass(frozen=True)
 class Experts:
-    """In the place of an Mlp: the weighted sum of `chosen` experts, whose weights one module holds.
+    """A mixture of experts in place of an MLP: the weighted sum of the `chosen` best experts, whose weights one module holds.
 
-    router: the module whose weight makes logits. transposed: weights are stored as [experts, inputs, outputs]. shared: an
-    MLP for all rows, which is added, times the sigmoid of the linear layer `shared_gate` where there is one.
+    router: the module whose weight computes the logits. transposed: weights are stored as [experts, inputs, outputs]. shared:
+    an MLP for every row, which is added; shared_gate: the linear layer whose sigmoid it is multiplied with, or None.
     """
 
     name: str
@@ -341,7 +343,7 @@ class Experts:
 
 @dataclasses.dataclass(frozen=True)
 class Norms:
-    """Norms of a part of a layer: of its input, of its output, and of the stream to which that was added."""
+    """Norms around a part of a layer: `before` it, `after` it, and of the residual stream after its output was added (`behind`)."""
 
     before: Norm | None = None
     after: Norm | None = None
@@ -350,9 +352,9 @@ class Norms:
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """index: in the cache. group: layers of one group get the same mask, tables and bias; the first layer of it has the `bias`.
-
-    transposed: linear layers whose weights are stored as [inputs, outputs].
+    """index: the layer's place in the cache. group: layers of one group get the same mask, tables and bias; the first of them has
+    the `bias`. transposed: linear layers whose weights are stored as [inputs, outputs]. factor: multiplies what each part
+    adds to the residual stream.
     """
 
     attention: Attention | Delta
@@ -380,14 +382,14 @@ class Layer:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """All whose parameters the layer computes with, but for norms."""
+        """All modules whose parameters the layer uses, except norms."""
         cross = () if self.cross is None else (*self.cross.linears, self.cross.out)
         bias = () if self.bias is None else (self.bias.table,)
         return (*self.attention.modules, *cross, *self.mlp.modules, *bias)
 
 
 class Unread(NamedTuple):
-    """An argument of layers, and the kind of tensor that it has to be: code may read another kind."""
+    """An argument of layers whose numbers have no effect, and the kind of tensor for which that was shown."""
 
     argument: str
     kind: Any
@@ -397,7 +399,7 @@ class Unread(NamedTuple):
 
 
 def kind_of(value: Any) -> Any:
-    """(axes, dtype, with all of floating point alike) of a tensor; None of anything else."""
+    """(number of axes, dtype) of a tensor, with one name for all floating-point dtypes; None of anything else."""
     if not isinstance(value, torch.Tensor):
         return None
     return value.dim(), "floating point" if value.is_floating_point() else str(value.dtype)
@@ -407,12 +409,12 @@ def kind_of(value: Any) -> Any:
 class Stack:
     """All layers of a model: `holder` is the path of the module whose forward calls those of its list `name`.
 
-    cache: the argument by which a layer gets it, None in an encoder. norm: what the program of the layers ends with.
-    half: whether they are the same in float16, where some clamp what they give. tuples: 0, or how many values a layer
-    returns, the rows first; what the others are is known. alone: no run of the model has reached them, so that what it does
-    with them is compared when it first calls them. part: the model has other layers too. attention: the implementation that the model's configuration has to name.
-    unread: further tensors that the layers get and on whose numbers nothing depends. not_captured: why the model's own code
-    runs around them, so that on a CUDA device its steps are no graphs.
+    cache: the argument that passes the cache to a layer, None in an encoder. norm: the norm that the program of the layers ends
+    with. half: whether the layers compute the same in float16; some clamp their result there. tuples: 0, or how many values a
+    layer returns in a tuple, the rows first. alone: no run of the model reached the layers, so the program is compared with
+    the model's own code in the first real calls. part: the model has other layers too. attention: the implementation that
+    the model's configuration has to name. unread: further arguments of the layers, whose numbers have no effect. not_captured:
+    why the model's own code runs around the layers, so that on a CUDA device its steps are not captured.
     """
 
     holder: str
@@ -434,12 +436,12 @@ class Stack:
 
     @property
     def attentions(self) -> tuple[Attention, ...]:
-        """Of those layers that have one."""
+        """The attentions of the layers that have one."""
         return tuple(layer.attention for layer in self.layers if isinstance(layer.attention, Attention))
 
     @property
     def deltas(self) -> dict[int, Delta]:
-        """By group."""
+        """The layers with a state, by group."""
         return {layer.group: layer.attention for layer in self.layers if isinstance(layer.attention, Delta)}
 
     @property

@@ -41,14 +41,14 @@ FORWARDS = (_norm_forward, _gated_norm_forward, _mlp_forward)
 
 
 def _asked(findings, question, module, find):
-    """(answer, None), or (None, reason) of what raises Unknown."""
+    """(answer, None), or (None, reason) if `find` raises."""
 
     def answer():
         try:
             return find(module), None
         except Unknown as unknown:
             return None, str(unknown)
-        except Exception as error:  # of code that nobody knows: a part is left as it is, by this search alone
+        except Exception as error:  # of unknown code: the part is left as it is, and the answer is not kept
             findings.depend_on_values = True
             return None, f"it could not be read: {structure.first_line(error)}"
 

@@ -1,4 +1,4 @@
-"""Small inputs made for the purpose: whether a model computes the same before and after a part of it was replaced."""
+"""Small made-up inputs that show whether a model computes the same before and after a part of it was replaced."""
 
 import contextlib
 import functools
@@ -30,7 +30,7 @@ def _is_tested(version):
 
 
 def why_untested(model):
-    """None, or why the model's use of Transformers' attention interface is not known from the tests."""
+    """None, or why the tests do not cover how this model uses Transformers' attention interface."""
     version = transformers.__version__
     if not _is_tested(version):
         return f"Transformers {version} is none of the tested versions {', '.join(TESTED)}"
@@ -48,7 +48,7 @@ _warned: set[str] = set()
 
 
 def warn_of_untested_version():
-    """Once for each version that the tests do not run."""
+    """Warns once for each version of Transformers that the tests do not run."""
     version = transformers.__version__
     if version in _warned or _is_tested(version):
         return
@@ -60,11 +60,11 @@ def warn_of_untested_version():
     )
 
 
-PADDED = 2  # places of padding
+PADDED = 2  # positions of padding
 
 
 def tokens(embedding):
-    """Ids in two rows, the first with some places of padding on its left."""
+    """(ids, mask) of two texts, the first with left padding."""
     ids = torch.arange(3, 15, device=embedding.weight.device).reshape(2, 6) % embedding.weight.shape[0]
     mask = torch.ones_like(ids)
     mask[0, :PADDED] = 0
@@ -72,13 +72,13 @@ def tokens(embedding):
 
 
 def with_other_last(ids):
-    """The same ids with another last one: rows before it change only where attention sees later tokens."""
+    """The same ids with another last one. Earlier rows of the output change only if attention sees later tokens."""
     return torch.cat([ids[:, :-1], ids[:, :1]], dim=1)
 
 
 @contextlib.contextmanager
 def undisturbed(model):
-    """What a forward changes in a model's modules is as before: one kind of attention for short inputs, say."""
+    """Restores what a forward changes in a model's modules, such as a choice of attention for short inputs."""
     before = [(module, dict(module.__dict__), dict(module._modules)) for module in model.modules()]
     try:
         yield
@@ -95,7 +95,7 @@ def undisturbed(model):
 def inputs_of(model, without_encoder=False):
     """Arguments of a forward, or None for models whose input is neither text nor an image.
 
-    without_encoder: of a model whose encoder takes something else (half a minute of sound), rows in place of its result.
+    without_encoder: if the encoder takes something else (half a minute of sound), made-up rows replace its result.
     """
     kind, config = getattr(model, "main_input_name", None), model.config
     two = "decoder_input_ids" in signature_of(type(model).forward).names
@@ -130,23 +130,23 @@ def shapes_with_weights(model):
 
 
 def base_of(model):
-    """The model without its head: itself where that takes something else, as an encoder of embedded patches does."""
+    """The model without its head; the model itself if the base takes another input, such as embedded patches."""
     base = getattr(model, "base_model", model)
     takes = getattr(base, "main_input_name", None) in signature_of(type(base).forward).names
     return base if takes else model
 
 
 class Runs(NamedTuple):
-    """A model's first output in several calls, without padding, and in each of `moved` the two that differ in the last token."""
+    """A model's first output in several calls, without padding; `moved` has pairs of outputs whose inputs differ in the last token."""
 
     rows: list[torch.Tensor]
     moved: list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def run_model(model):
-    """Runs of small inputs that tell one meaning of a mask from another, or None if no input can be made.
+    """Runs of small inputs that show what a mask means to the model; None if no input can be made.
 
-    Of a text: with padding, without a mask, and with a mask of ones.
+    A text is run with padding, without a mask, and with a mask of ones.
     """
     try:
         given = inputs_of(model)
@@ -164,7 +164,7 @@ def _runs_of(model, given):
     first = model(**given)[0]
     if mask is None:  # a backbone's first output is several tensors
         return Runs(structure.tensors_of(first), [])
-    # Classes of a text have no padding.
+    # An output for a whole text, such as its class, has no padding.
     padded = key == "input_ids" and first.shape[:2] == mask.shape
     rows, moved = [first[mask.bool()] if padded else first], []
     for seen in ({}, {"attention_mask": torch.ones_like(mask)}):
@@ -175,8 +175,8 @@ def _runs_of(model, given):
 
 
 def observed_call(model, head=False):
-    """One call of a model, without its head unless asked, on a small padded input, by a cache if it takes one; None without
-    an input.
+    """The result of one call on a small padded input, with a cache if the model takes one; None if no input can be made. head: with
+    the model's head.
     """
     base = model if head else base_of(model)
     given = inputs_of(base, without_encoder=True)
@@ -189,9 +189,9 @@ def observed_call(model, head=False):
 
 
 def run_held(model, holder):
-    """All outputs of a module, which reads text: of a padded prompt, and of one token more where there is a cache.
+    """All outputs of the module `holder` for a padded prompt, and for one more token if there is a cache.
 
-    Not without a mask, as `run_base` does: PaliGemma's text without one is not causal.
+    Unlike `run_base` it makes no call without a mask: PaliGemma's text is not causal without one.
     """
     base = base_of(model)
     given = inputs_of(base)
@@ -214,9 +214,9 @@ def run_held(model, holder):
 
 
 def run_alone(holder, layers, around=lambda forward: forward()):
-    """What an encoder's layers make of rows made up, one after the other: of those that no small input reaches.
+    """The result of an encoder's layers, one after the other, for made-up rows; for layers that no small input reaches.
 
-    None where they take more than rows and a mask. around: calls what it is given, or does the same.
+    None if they take more than rows and a mask. around: a function that calls the given forward, or replaces it.
     """
     taken = [inspect.signature(type(layer).forward).parameters for layer in layers]
     if any(p.name not in _OPTIONAL and p.kind is not p.VAR_KEYWORD for each in taken for p in [*each.values()][2:]):
@@ -238,7 +238,7 @@ def run_alone(holder, layers, around=lambda forward: forward()):
 
 @contextlib.contextmanager
 def without_modes():
-    """Without the function modes that are around, such as a default device: programs run under none."""
+    """Turns off torch's function modes, such as a default device: programs do not run under one."""
     with contextlib.ExitStack() as modes:
         while torch._C._len_torch_function_stack():
             modes.enter_context(torch.overrides._pop_mode_temporarily())
@@ -246,9 +246,9 @@ def without_modes():
 
 
 def run_base(model, forward=None):
-    """Last hidden states of any model without its head, under `forward` if that is given; None if no input can be made.
+    """Last hidden states of a model without its head, computed by `forward` if that is given; None if no input can be made.
 
-    Of a padded prompt, of one token more where there is a cache, and without a mask.
+    The calls are a padded prompt, one more token if there is a cache, and a prompt without a mask.
     """
     base = base_of(model)
     given, call = inputs_of(base, without_encoder=True), base if forward is None else functools.partial(forward, base)
@@ -270,7 +270,7 @@ def run_base(model, forward=None):
             further = given | {"input_ids": given["input_ids"][:, :1]} | cache_argument(base, cache)
             rows.append(call(**further)[0][:, 0])
         del given["attention_mask"]
-        # Of the last call the row that has no padding: what other tokens make of it, bf16 alone knows.
+        # Of the last call only the row without padding: what padding computes depends on rounding.
         return torch.cat([*rows, call(**given | without_cache(base))[0][1]])
 
 
@@ -288,7 +288,7 @@ def _run_two_stacks(base, given):
 
 
 def same(actual, expected):
-    """True for two Runs of one model; in f32 closely, because attention has little part in a model's first output."""
+    """Whether two Runs of one model agree; in f32 closely, because attention has little influence on a model's first output."""
     if actual is None or len(actual.rows) != len(expected.rows):
         return False
     slack = 0.2 if expected.rows[0].dtype in (torch.float32, torch.float64) else 1.0
@@ -299,8 +299,8 @@ def same(actual, expected):
 def move_alike(actual, expected):
     """Whether the same rows of two results change with a token. actual, expected: pairs, before and after it changed.
 
-    That a row does not change at all is exact, so this finds in any dtype who sees later tokens, however small their effect. How
-    far a row moves that does change is known within the rounding of a whole model, which 16 bits and many layers make large.
+    A row that does not see the token is the same bit for bit, so this shows in any dtype which rows see later tokens, however
+    small the effect. How far other rows move is compared within the rounding of a whole model, which is large in 16 bits.
     """
     mine, theirs = ((after.double() - before.double()).norm(dim=-1) for before, after in (actual, expected))
     dtype, size = expected[0].dtype, expected[0].double().norm(dim=-1)
@@ -315,7 +315,7 @@ def move_alike(actual, expected):
 
 
 def run_moved(model, forward=None):
-    """The same of a text without a mask, and of the text with another last token; None where no text can be made."""
+    """(last hidden states of a text without a mask, the same with another last token); None if no text can be made."""
     base = base_of(model)
     given, call = inputs_of(base, without_encoder=True), base if forward is None else functools.partial(forward, base)
     key = next((name for name in ("decoder_input_ids", "input_ids") if name in (given or ())), None)

@@ -17,9 +17,9 @@ OWN = "_layerzero_own_forward"  # in the __dict__ of a module: the forward that 
 
 @dataclasses.dataclass
 class QuantizedLinear:
-    """The weight of one layer, and the tensors that it was read from: it is used as long as nobody replaces or writes them.
+    """The weight of one layer, used until one of the tensors that it was read from is replaced or written.
 
-    dtype: of the rows with which the layer's own code and the product were compared; others are not served.
+    dtype: of the rows for which the product was compared with the layer's own code; other rows are not served.
     """
 
     weight: weights.QuantizedWeight
@@ -60,7 +60,8 @@ def quantized_forward(self, *args, **kwargs):
 
 
 def replace_quantized(model: nn.Module, mark: Any) -> set[str]:
-    """Serves the quantized layers whose layout fits; the names of all that some format knows, whose reasons the report has."""
+    """Replaces the quantized layers whose layout is known. Returns the names of all quantized layers; the report has the reasons
+    for those that are not served."""
     known = set()
     for name, module in model.named_modules():
         if replacing.is_served(module, quantized_forward):
@@ -111,7 +112,7 @@ def _held(module: nn.Module, layout: weights.Layout) -> QuantizedLinear | str:
 
 
 def _why_more(module: nn.Module, layout: weights.Layout, sources: tuple[torch.Tensor, ...]) -> str | None:
-    """Why a layer may compute more than its weight and bias say, now or once something in it is trained."""
+    """Why a layer may compute more than a product with its weight and bias, now or after training; None if it does not."""
     if any(structure.hooks_of(module)):
         return "has forward or backward hooks"
     if not layout.sets_forward and structure.replaced_forward(module.__dict__) is not None:
@@ -131,7 +132,7 @@ def _bias_of(module: nn.Module) -> torch.Tensor | None:
 
 
 def _dtype_of(module: nn.Module, own: torch.Tensor | None, weight: weights.QuantizedWeight) -> torch.dtype:
-    """What the layer multiplies: rows of its bias's dtype, without one of its weight's; scales may be of another."""
+    """The dtype of the rows that the layer takes: its bias's, without a bias its weight's; scales may have another one."""
     bias = _bias_of(module)
     if bias is not None:
         return bias.dtype

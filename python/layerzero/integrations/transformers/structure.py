@@ -1,5 +1,5 @@
-"""Which modules of a model may be what LayerZero's operations compute, by their parts and never by class name, and what operations
-make of them. What their code does `recognise.module` reads from its graph.
+"""Which modules of a model may be a norm, a linear layer or an MLP: by their parameters and parts, never by class name. What their
+code computes is read from its graph (`recognise.module`). Also the calls of operations that replace them.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ def tolerance_of(dtype):
 
 
 def rows_for(weight, width):
-    """Rows of three sizes, so that a clamp, an offset or an epsilon shows."""
+    """Rows of three magnitudes, so that a clamp, an offset or an epsilon shows."""
     rows = normal(3, width) + 0.5
     return (rows * torch.tensor([[1.0], [1 / 16], [16.0]], dtype=torch.float32, device="cpu")).to(weight)
 
 
 def result_of(forward, *arguments):
-    """What a module's own code makes of rows that may not be what it takes: a tensor, else None."""
+    """The tensor that `forward` returns for arguments that it may not take; None if it raises or returns something else."""
     try:
         result = forward(*arguments)
     except Exception:
@@ -64,12 +64,12 @@ def tensors_of(result):
 
 
 def agrees_by_row(actual, expected):
-    """Row by row: the large one would hide the others."""
+    """Whether each row agrees: over all rows at once the largest one would hide the others."""
     return expected is not None and actual.shape == expected.shape and all(map(agrees, actual, expected))
 
 
 class Own:
-    """The method that a module's class had when the module was replaced; a copy takes that of its first call."""
+    """The method that a module's class had when its forward was replaced; a copy of the module takes that of its first call."""
 
     def __init__(self, name="forward"):
         self._name = name
@@ -89,7 +89,7 @@ class Own:
 
 
 def takes_own_code(module):
-    """True for calls that are not for the operations: of what was undone or changed since, with gradients, traced."""
+    """True for calls that the operations do not serve: with gradients, traced, or of a class that was changed since."""
     if torch.compiler.is_compiling() or torch.is_grad_enabled():
         return True
     own = module.__dict__.get("_layerzero_own")
@@ -189,7 +189,7 @@ def why_not_conv1d(module):
 
 
 def packed_weight(module):
-    """None, or what says that a module keeps its weight in another form than floating point numbers."""
+    """None, or the name and dtype of a weight that a module does not keep as floating-point numbers."""
     for name, held in (*module._parameters.items(), *module._buffers.items()):
         if "weight" in name and held is not None and not held.is_floating_point():
             return f"{type(module).__module__}.{type(module).__name__} holds {name} as {held.dtype}"
@@ -197,7 +197,7 @@ def packed_weight(module):
 
 
 def eps_of(module):
-    """An epsilon that a module keeps or, where it keeps no tensors, the one in its code; or None."""
+    """The epsilon that a module keeps as an attribute or, if it keeps no tensors, that its code has as a constant; or None."""
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if eps is None and not _keeps_tensors(module):
         code = getattr(type(module).forward, "__code__", None)
@@ -211,7 +211,7 @@ def _keeps_tensors(module):
 
 
 def looks_like_norm(module):
-    """An epsilon and a vector of weights, perhaps a bias, or neither: enough to try whether it is one of the norms."""
+    """Whether a module has an epsilon, and no other tensors than a weight vector and a bias: then it may be a norm."""
     weight = module._parameters.get("weight")
     named = set(module._parameters) <= {"weight", "bias"}
     plain = (named and weight.dim() == 1) if weight is not None else not _keeps_tensors(module)
@@ -251,7 +251,7 @@ def activation_of(function):
     kinds |= {"relu": x.relu(), "relu2": x.relu().square(), "quick_gelu": x * torch.sigmoid(1.702 * x)}
     with torch.no_grad():
         actual = result_of(function, x)
-    # The two forms of gelu differ by 5e-4: the numbers of a bf16 model would not tell them apart.
+    # The two forms of gelu differ by 5e-4, which bf16 would not show.
     return next((name for name, kind in kinds.items() if actual is not None and _are_close(actual, kind)), None)
 
 
@@ -277,7 +277,7 @@ _MLP_PARTS = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 
 def looks_like_mlp(module):
-    """The parts of a gated MLP: those of a Llama's, or two linear layers, of which one has gate and up packed, and a function."""
+    """Whether a module has the parts of a gated MLP: those of Llama's, or an activation and two linear layers, one with gate and up."""
     parts = [*module._modules.values()]
     if set(module._modules) >= _MLP_PARTS:
         return True
@@ -289,18 +289,18 @@ def looks_like_mlp(module):
 
 
 def are_silent(module, mlp, before):
-    """True while the parts that `run_mlp` does not call are those of `before` and would do nothing else."""
+    """True while the parts that `run_mlp` does not call are still those of `before` and have no hooks."""
     now = [module._modules.get(name) for name in mlp.silent]
     return now == before and not any(map(is_heard, now)) and not has_global_hooks()
 
 
 def is_heard(part):
-    """True for a part whose call does something else than at the time of `kernelize`, if its class is the same."""
+    """True for a part of the same class whose call has another effect than at the time of `kernelize`."""
     drops = part.training and isinstance(part, nn.Dropout)
     return drops or part._forward_hooks or part._forward_pre_hooks or "forward" in part.__dict__
 
 
 def run_mlp(module, rows, mlp):
-    """What the gated MLP that `mlp_of` found makes of rows."""
+    """The result of the gated MLP that `mlp_of` found."""
     parts = module._modules
     return parts[mlp.out](_OPS[mlp.operation](*[parts[name](rows) for name in mlp.into], **mlp.further))

@@ -1,5 +1,5 @@
-"""What shows in no small input: a bound in a branch that none takes. Found by the names in the code of modules, with the tests of the
-branches around them; what is done in each forward is in the graph.
+"""Bounds that a small input does not show, because they are in a branch that it does not take. They are found by the names in the
+code of modules, with the conditions of the branches around them; what every forward does is in the graph.
 """
 
 import ast
@@ -18,7 +18,7 @@ _HALF = re.compile(r"\w+\.dtype == torch\.float16( and (?!.*\bor\b).*)?")
 
 
 def why_not_shown(module: Any, half: bool) -> str | None:
-    """None, or why no small input shows what a module's code does; clamps that it calls each time are left to the graph."""
+    """None, or why no small input shows what a module's code does. Clamps that every forward calls are in the graph."""
     found = sorted({name for name, tests in _sites_of(module, half) if name not in _CLAMPS or not _are_certain(tests)})
     return f"its code calls {found[0]}: no small input shows what that does" if found else None
 
@@ -29,8 +29,8 @@ def clamps_of(module: Any, half: bool) -> int:
 
 
 def _sites_of(module: Any, half: bool) -> list[tuple[str, tuple[str, ...]]]:
-    """[(name, the tests of the branches around it)] of the thresholds in its code, in its methods and in the functions
-    of their files that these call; without the branches for options that it or its configuration leaves out, or for float16.
+    """[(name, conditions of the branches around it)] of the bounds in a module's forward and in the methods and functions of its
+    file that this calls; without branches for options that are off, or for float16 unless `half`.
     """
     sites: list[tuple[str, tuple[str, ...]]] = []
 

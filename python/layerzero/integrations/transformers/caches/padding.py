@@ -1,4 +1,4 @@
-"""What the masks of a call say: padding at the left of a batch's rows, and keys that a window hides."""
+"""Reads the masks of a call: left padding of a batch's rows, and keys that a window hides."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def left_padding(mask: torch.Tensor) -> list[int] | None:
 
 
 def shows(mask: Any, absent: list[int]) -> bool:
-    """Whether the last row, which is no padding, sees what is absent."""
+    """Whether a mask shows the last row, which is no padding, one of the first `absent` positions."""
     if mask is None:
         return True
     if mask.dim() == 2:
@@ -40,7 +40,7 @@ def shows_beyond(mask: torch.Tensor, past: int, length: int, window: int) -> boo
 def padding_of(
     mask: Any, window: int | None, batch: int, past: int, length: int, absent: list[int]
 ) -> list[int] | None:
-    """Of one mask; `absent`: as much of it as the positions before have."""
+    """The left padding of each row by one mask, or None if the mask hides other keys. absent: the padding of earlier positions."""
     if mask is None:
         return [0] * batch
     if mask.dim() == 2:

@@ -3,9 +3,9 @@
 A layer with a sliding window keeps all positions here, like the others: the attention operation gets the window.
 
 Transformers' own DynamicLayer copies all keys and values for each token; here the new ones are written where they
-belong. To Transformers each layer is a DynamicLayer: `keys` and `values` are (batch, heads, positions, head_dim) views,
-and what replaces them (beams, `update` by the model's own code) is taken over at the next append. Nobody who has seen
-them sees them change: positions that were cropped after a look are written elsewhere. A copy is a plain DynamicLayer.
+belong. For Transformers each layer is a DynamicLayer: `keys` and `values` are (batch, heads, positions, head_dim) views,
+and what replaces them (beams, `update` by the model's own code) is copied at the next append. Views that were handed out never
+change: positions that were read and then cropped are written elsewhere. A copy is a plain DynamicLayer.
 """
 
 from typing import Any

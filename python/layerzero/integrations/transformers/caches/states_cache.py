@@ -1,7 +1,7 @@
 """The part of a Transformers cache that keeps states: of layers that attend by a state in place of keys and values.
 
-Such a layer of the cache has two tensors, which the model's own code writes in place, as programs do. So caches change
-hands in the midst of a text.
+Such a layer of the cache has two tensors, which both the model's own code and programs write in place. So either can continue
+a text that the other one began.
 """
 
 import dataclasses
@@ -65,6 +65,6 @@ def of_cache(cache: Any, like: torch.Tensor, states: list[State]) -> list[torch.
 
 
 def begun(cache: Any, states: list[State]) -> None:
-    """The cache holds the states of a text from here on."""
+    """Marks the states in the cache as those of a text."""
     for state in states:
         cache.layers[state.index].has_previous_state[0] = True
