@@ -1,7 +1,8 @@
-"""What the search of `kernelize` found out about a model, kept on disk for the next model of the same structure.
+"""The findings of `kernelize` about a model, kept on disk for the next model of the same structure.
 
-A finding is an answer to a question about a module or a list of layers. It says nothing about values of weights, so it is
-not trusted: a model that was changed by findings is compared with its own code (`proof`), and searched again where it differs.
+A finding is the answer to a question about a module or a list of layers. It does not depend on the values of weights, so it
+may be wrong for another model: a model that was changed by findings is compared with its own code (`proof`), and searched if
+it differs.
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ class Wrong(Exception):
 
 
 class Findings:
-    """Records the answers of a search, or returns those that were stored, for modules whose forward the proof will compare."""
+    """Records the answers of a search, or returns stored ones for modules that the proof runs."""
 
     def __init__(self, key: str | None = None, kept: dict[str, Any] | None = None, proof: Any = None) -> None:
         self.key, self.kept, self.proof = key, kept, proof
@@ -51,7 +52,7 @@ class Findings:
         return answer
 
     def write(self) -> None:
-        """Keeps the answers for the next model; on a disk that takes nothing they are not kept."""
+        """Writes the answers to disk; if that fails they are not kept."""
         if self.key is None or self.are_kept or self.depend_on_values:
             return
         try:
@@ -61,7 +62,7 @@ class Findings:
 
 
 def kept_for(key: str) -> dict[str, Any] | None:
-    """The answers that were kept for a structure; None where there are none, or the file is not what `write` made."""
+    """The stored answers for a structure; None if there are none, or the file is not one that `write` made."""
     path = cache_dir()
     try:
         path = _path_of(key)

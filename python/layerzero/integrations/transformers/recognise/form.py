@@ -1,4 +1,4 @@
-"""Whether two layers are computed alike: all of a graph that patterns read, but for the numbers of parameters and rows."""
+"""The form of a graph: everything that patterns read, except the numbers in parameters and rows. Layers of one form are matched once."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ _FEW = 16  # numbers of a constant that are compared by value
 
 
 def form_of(graph: Graph) -> tuple[Any, ...]:
-    """Equal for layers of one code that made the same calls: all that patterns read but for the numbers of parameters and rows."""
+    """Equal for layers with the same code that made the same calls."""
     places = {id(node): index for index, node in enumerate(graph.nodes)}
     places |= graph.modules
 
@@ -54,7 +54,7 @@ def form_of(graph: Graph) -> tuple[Any, ...]:
 
 
 def _facts_of(graph: Graph, name: str, module: nn.Module) -> list[Any]:
-    """What a module keeps that no node shows: switches and configurations; of experts, which are one node, all plain values."""
+    """Attributes of a module that no node shows: switches and configurations; of experts, which are one node, all plain values."""
     experts = [node.kwargs["module"] for node in graph.nodes if node.op == "experts"]
     inner = any(f"{name}.".startswith(f"{graph.modules[id(one)]}.") for one in experts)
     facts = vars(module).items()

@@ -1,4 +1,4 @@
-"""A layer from its graph: the stream of rows, from what the layer returns back to what it got, and the parts added to it."""
+"""Reads a layer from its graph: from its result back along the residual stream to its input, and the parts that are added to it."""
 
 import dataclasses
 from typing import Any
@@ -34,7 +34,7 @@ from layerzero.integrations.transformers.run.experts import looks_like_experts
 
 @dataclasses.dataclass
 class Part:
-    """What is added to the stream: factor * after(found)."""
+    """What is added to the residual stream: factor * after(found)."""
 
     term: Node
     found: Found
@@ -49,7 +49,7 @@ class Part:
 
 
 class _Reading:
-    """The parts of one layer."""
+    """Collects the parts of one layer."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -59,7 +59,7 @@ class _Reading:
         self.norms: list[tuple[Norm, Node, list[Node]]] = []  # of the stream: (Norm, its node, the terms that it reads)
 
     def stream(self, node: Node) -> None:
-        """Collects the parts of which a node is the sum."""
+        """Collects the parts whose sum is this node."""
         terms = terms_of(node)
         experts = [term for term in terms if is_experts(_inner(term))]
         shared: list[Node] = []
@@ -84,7 +84,7 @@ class _Reading:
         self.parts.append(self._part(term, shared))
 
     def _is_stream(self, node: Node) -> bool:
-        """Whether a sum has what the layer got, or a norm of such a sum, as a term."""
+        """Whether one term of a sum is the layer's input, or a norm of such a sum."""
         for term in terms_of(node):
             if term is self.graph.rows:
                 return True
@@ -123,7 +123,7 @@ def _inner(term: Node) -> Node:
 
 
 def _reads_only(term: Node, reads: Node) -> bool:
-    """Whether all that a term is computed of are these rows and parameters."""
+    """Whether a term is computed only from these rows and parameters."""
     todo, done = [term], set()
     while todo:
         node = todo.pop()
@@ -138,7 +138,7 @@ def _reads_only(term: Node, reads: Node) -> bool:
 
 @dataclasses.dataclass
 class Read:
-    """A graph that was read: its Layer, the nodes that its linear layers are, and its parts in the order of the layer."""
+    """A graph that was read: its Layer, the nodes of its linear layers, and its parts in their order."""
 
     graph: Graph
     layer: Layer
@@ -147,7 +147,7 @@ class Read:
 
 
 def read(graph: Graph) -> Read:
-    """What a graph is; raises Unknown with the node that no pattern fits and why."""
+    """Reads a graph; raises Unknown with the node that no pattern fits, and why."""
     if graph.rows is None:
         raise NotReached("was not reached by a small input")
     if graph.calls > 1:
@@ -178,7 +178,7 @@ def read(graph: Graph) -> Read:
 
 
 def read_again(known: Read, graph: Graph) -> Layer:
-    """The Layer of a graph of the same form as one that was read: what depends on its numbers is asked again."""
+    """The Layer of a graph with the same form as `known`; only what depends on its numbers is checked again."""
     places = {id(node): index for index, node in enumerate(known.graph.nodes)}
 
     def same(node: Node) -> Node:
@@ -194,7 +194,7 @@ _NAMES = ("attention", "attention to an encoder", "MLP")
 
 
 def _refuse_unshown(graph: Graph, linears: list[Node], parts: list[tuple[int, Node]]) -> None:
-    """Raises Unshown where the comparison of numbers that follows could not show what a part computes."""
+    """Raises Unshown if the weights are such that comparing results could not show what a part computes."""
     if not all(node.value.any() for node in linears):
         raise Unshown("its weights are zeros: a comparison of numbers would not show what they are for")
     for order, term in parts:
@@ -203,7 +203,7 @@ def _refuse_unshown(graph: Graph, linears: list[Node], parts: list[tuple[int, No
 
 
 def _refuse_unseen(graph: Graph) -> None:
-    """Raises Unknown where code of the layer was not run."""
+    """Raises Unknown if some code or tensor of the layer had no part in this run."""
     unread = _unread_tensor(graph)
     if unread:
         raise Unknown(f"{unread} is in it, and its code does not read it")
@@ -214,9 +214,8 @@ def _refuse_unseen(graph: Graph) -> None:
 
 
 def _unread_tensor(graph: Graph) -> str | None:
-    """The name of a tensor of the layer that may get a part in it later, but for linear layers and norms of other ways through it.
-
-    Of buffers those around experts: what corrects their choice.
+    """The name of a tensor that the layer's code did not read and may read in another call, or None. Linear layers and norms of
+    other branches do not count; of buffers only those near experts do, which may correct their choice.
     """
     read = {node.name for node in graph.nodes if node.op == "parameter" and id(node) in graph.users}
     experts = [name for name, module in graph.layer.named_modules() if name and looks_like_experts(module)]
@@ -246,7 +245,7 @@ def _layer(graph: Graph, reading: _Reading, parts: list[Part], parallel: bool, n
 
 
 def _holder_of(parts: list[Part]) -> str:
-    """The path of the module that attends or keeps a state."""
+    """The path of the module that computes attention or keeps a state."""
     own, attention = parts[0].found.node, parts[0].found.part
     return own.module if own is not None else attention.a_log[0]
 
@@ -261,7 +260,7 @@ def _bias(graph: Graph, holder: Any) -> Any:
 
 
 def _why_in_no_order(graph: Graph, parts: list[Part]) -> Unknown:
-    """The refusal at what a part reads where that is neither a sum nor a norm of one, else of the order."""
+    """The refusal of a layer: it names what a part reads if that is neither a sum nor a norm of one, else the order of the parts."""
     for part in parts:
         reads = part.found.reads
         normed = norm_of(reads, graph)
@@ -276,7 +275,7 @@ def _ids(nodes: Any) -> frozenset[int]:
 
 
 def _in_turn(graph: Graph, reading: _Reading, parts: list[Part]) -> list[Norms] | None:
-    """The Norms of parts that each read what the one before them left; None where they do not."""
+    """The Norms of parts that each read the stream after the part before; None if they do not."""
     stream = _ids([graph.rows])
     found = []
     for part in parts:
@@ -292,7 +291,7 @@ def _in_turn(graph: Graph, reading: _Reading, parts: list[Part]) -> list[Norms] 
 
 
 def _side_by_side(graph: Graph, reading: _Reading, parts: list[Part]) -> list[Norms] | None:
-    """The same of two parts that both read what the layer got."""
+    """The Norms of two parts that both read the layer's input; None if they do not."""
     stream = _ids([graph.rows])
     befores = [_before(graph, part, stream) for part in parts]
     terms = stream | _ids([*(part.term for part in parts), *reading.shared])
@@ -302,7 +301,7 @@ def _side_by_side(graph: Graph, reading: _Reading, parts: list[Part]) -> list[No
 
 
 def _before(graph: Graph, part: Part, stream: frozenset[int]) -> Any:
-    """The Norm, or None, by which a part reads a stream, given by its terms; False where it reads something else."""
+    """The norm between the stream, given by the ids of its terms, and a part, or None; False if the part reads something else."""
     reads = part.found.reads
     if _ids(terms_of(reads)) == stream:
         return None

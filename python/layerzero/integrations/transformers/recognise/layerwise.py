@@ -1,9 +1,9 @@
-"""Whether layers compute the same one by one in float32, each on the rows that the model's own code passes it.
+"""Compares layers one by one in float32, each on the rows that the model's own code passes to it.
 
-Two right ways to compute a model with experts in 16 bits differ by rounding. Where the scores of two experts are nearly
-tied, that changes which one a row gets, and from there on the row is another one. A layer by itself has no noise of those
-before it, and float32 next to no ties: what is left is a fault. Of a cache each layer gets its own part, once for each
-of the two ways, so that a token alone reads what the same way has written for the prompt.
+Two correct ways to compute a mixture of experts in 16 bits differ by rounding. If the scores of two experts are nearly tied,
+rounding changes which expert a row gets, and then the whole row. A layer alone has no rounding errors of earlier layers, and
+float32 has almost no ties: a difference that is left is a fault. Each layer gets its own part of the cache, one copy for each
+of the two ways, so that a token reads the keys that the same way wrote for the prompt.
 """
 
 import copy
@@ -30,7 +30,7 @@ def may_choose_otherwise(model, rows):
 
 
 def agree(stack, layers, run):
-    """True if a program of each layer alone returns what the layer's own code does, for all that it reads in `run()`."""
+    """True if a program of each single layer returns what the layer's own code does, for all its calls in `run()`."""
     shapes = {
         layer: dataclasses.replace(shape, group=0, index=min(shape.index, 0))  # in a cache of its part alone
         for layer, shape in zip(layers, stack.layers, strict=True)
@@ -43,7 +43,7 @@ def agree(stack, layers, run):
 
 
 def attend_alike(model, layers, before, run):
-    """Whether layers give the same by the attention that the model has now and by the one that it had `before`."""
+    """Whether layers compute the same with the attention that the model has now and with the one that it had `before`."""
     ours = choices.chosen(model, "attn")
     choices.put_back(before, "attn")
     calls = _calls_of(layers, run)
@@ -73,7 +73,7 @@ def _mask_of(layer, args, kwargs):
 
 
 def _agree(calls, own, other):
-    """own, other: give rows, or None, of (layer, its copy in float32, args, kwargs)."""
+    """own, other: functions of (layer, its copy in float32, args, kwargs) that return rows, or None."""
     with torch.inference_mode():
         for layer, given in calls.items():
             configs = {id(config): config for config in choices.configs_of(layer)}  # the copy's too: they choose for it
@@ -126,7 +126,7 @@ class _Part:
         self.held = copy.deepcopy(cache.layers[index]) if index < len(cache.layers) else DynamicLayer()
 
     def alone(self):
-        """A cache of it alone, where the layer's own code and a program look for it."""
+        """A cache that holds only this part, at the layer's index."""
         cache = DynamicCache()
         cache.layers = [copy.deepcopy(self.held)] * (self.index + 1)
         if not self.has_length:
@@ -135,18 +135,18 @@ class _Part:
 
     @property
     def has_length(self):
-        """Whether it says how many positions there are: states do not."""
+        """Whether it knows the number of positions, which states do not."""
         return isinstance(self.held, CacheLayerMixin)
 
 
 class _Caches:
-    """Those of one layer in one of two ways to compute it."""
+    """The caches of one layer, for one of the two ways to compute it."""
 
     def __init__(self):
         self._made = {}  # _Part -> [its cache, positions in it]
 
     def of(self, call):
-        """A recorded call with them."""
+        """A recorded call, with its caches replaced by these."""
         length = _given(*call).shape[1]
         return _mapped(call, lambda value: self._at(value, length) if isinstance(value, _Part) else value)
 
@@ -160,7 +160,7 @@ class _Caches:
 
 
 def _part_of(layer, cache):
-    """None of a cache that is not known, or that the layer has no place in."""
+    """The layer's part of a cache; None if the kind of cache is unknown or the layer has no index in it."""
     indices = [part.layer_idx for part in layer.modules() if isinstance(getattr(part, "layer_idx", None), int)]
     if type(cache) is not DynamicCache or not indices:
         return None
@@ -178,7 +178,7 @@ def _by_program(stack, layer, args, kwargs):
 
 
 def _are_alike(actual, expected, rows):
-    """Row by row, but for places that may be padding."""
+    """Compares each row, except positions that may be padding."""
     if actual is None or actual.shape != expected.shape:
         return False
     padded = probe.PADDED if rows.shape[1] > 1 else 0

@@ -1,6 +1,6 @@
-"""Which number of which tensor each place of another one holds, where a layer only moved numbers: views, slices, splits, copies of heads.
+"""Follows numbers through views, slices, splits and copies: which element of one tensor is at which place of another.
 
-The calls between the two are made again on a tensor of indices, so no kind of view needs code of its own.
+The calls between the two tensors are repeated on a tensor of indices, so no kind of view needs code of its own.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ MOVES = {"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "tra
 
 
 def source_of(node: Any) -> Any:
-    """The node whose numbers a node holds, before all moves; the node itself where it computes."""
+    """The node that computed the numbers of a node, before all moves; the node itself if it computes."""
     while node.op in MOVES and node.inputs:
         sources = {id(s): s for s in map(source_of, node.inputs)} if len(node.inputs) > 1 else None
         if sources is not None:
@@ -36,9 +36,9 @@ def rows_of(node: Any) -> Any:
 
 
 def places(node: Any, root: Any, through: dict[int, Any]) -> torch.Tensor | None:
-    """For each place of `node` the place of `root`, in its order in memory, whose number it holds; None where that is not known.
+    """For each element of `node` the index of the element of `root` that it holds, or None if that is not known.
 
-    through: id of a node that computes -> (the node in whose places it has its results, whether axes 1 and 2 change over).
+    through: id of a node that computes element by element -> (its input, whether it swaps axes 1 and 2).
     """
     if node is root:
         return torch.arange(root.value.numel()).reshape(root.value.shape)
@@ -77,7 +77,7 @@ def _moved(node: Any, root: Any, through: dict[int, Any]) -> Any:
 
 
 def heads_in(found: torch.Tensor | None, root: Any, linear: str) -> Heads | None:
-    """The Heads that places (batch, positions, heads, size) of a linear layer's result are; None where they are none."""
+    """The Heads at these indices (batch, positions, heads, size) into a linear layer's result; None if they are no regular heads."""
     if found is None or found.dim() != 4:
         return None
     batch, length, heads, size = found.shape

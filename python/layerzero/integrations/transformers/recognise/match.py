@@ -5,8 +5,8 @@
 
     found = match(RMS, node)         # {"x": node, "weight": node, "eps": 1e-06}, or None
 
-`any_node` is the same node in all places of its name; `number` is one of the layer's constants, or the one that it is
-given; `parameter` is a tensor of a module. Sums and products match in any order and grouping. Casts are skipped.
+A name of `any_node` is the same node wherever it occurs; `number` matches a constant of the layer, or the given one;
+`parameter` matches a tensor of a module. Sums and products match in any order and grouping. Casts are skipped.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ class Pattern:
     __radd__, __rmul__ = __add__, __mul__
 
     def found(self, value: Any, bound: Found) -> Iterator[Found]:
-        """What names are, for each way in which a node or plain value is this."""
+        """Yields the values of the names, for each way in which a node or plain value matches."""
         raise NotImplementedError
 
 
@@ -133,7 +133,7 @@ def _all_found(patterns: Any, values: Any, bound: Found) -> Iterator[Found]:
 
 
 def _expanded(operands: list[Any], op: str, count: int) -> Iterator[list[Any]]:
-    """The ways to write a sum or product with that number of operands."""
+    """Yields the ways to write a nested sum or product with `count` operands."""
     if len(operands) == count:
         yield operands
         if count > 1:
@@ -147,27 +147,27 @@ def _expanded(operands: list[Any], op: str, count: int) -> Iterator[list[Any]]:
 
 
 def any_node(name: str) -> Pattern:
-    """Whatever a node is."""
+    """Matches any node."""
     return _Any(name)
 
 
 def parameter(name: str) -> Pattern:
-    """A parameter or buffer of a module."""
+    """Matches a parameter or buffer of a module."""
     return _Parameter(name)
 
 
 def number(name: str, wanted: float | None = None) -> Pattern:
-    """A constant; the one that is wanted, within its rounding."""
+    """Matches a constant; with `wanted` only that one, within rounding."""
     return _Number(name, wanted)
 
 
 def call(op: str, *operands: Any) -> Pattern:
-    """What a function makes of the operands. Its name is torch's, see `trace`."""
+    """Matches a call of a function of torch with these operands; see `trace` for its name."""
     return _Call(op, operands)
 
 
 def match(pattern: Pattern, node: Any) -> Found | None:
-    """What the names of a pattern are where a node is that, or None."""
+    """The values of a pattern's names if a node matches it, else None."""
     return next(pattern.found(node, {}), None)
 
 
@@ -179,7 +179,7 @@ def uncast(node: Any) -> Any:
 
 
 def number_of(value: Any) -> float | None:
-    """A plain number, or that of a constant with one number."""
+    """The value of a number or of a constant with one element; None of anything else."""
     if type(value) in (int, float):
         return float(value)
     if not isinstance(value, Node):
@@ -199,7 +199,7 @@ def terms_of(node: Any, op: str = "add") -> list[Any]:
 
 
 def factor_of(node: Any) -> tuple[float, Any]:
-    """(f, x) of f * x, with 1 and the node itself where it is no such product."""
+    """(f, x) of a node f * x; (1.0, the node) if it is no such product."""
     node = uncast(node)
     factor = 1.0
     while node.op in ("mul", "div") and not node.kwargs:

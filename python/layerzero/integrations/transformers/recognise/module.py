@@ -1,5 +1,5 @@
-"""What a module computes by itself: the graph of its own code on a few made-up rows, matched as the parts of layers are, and compared
-with the operation's numbers."""
+"""Recognises a norm, an MLP or a linear layer by itself: the graph of its code on a few made-up rows is matched like the parts of a
+layer, and its result compared with the operation's."""
 
 import inspect
 from typing import Any
@@ -19,7 +19,8 @@ from layerzero.integrations.transformers.recognise.trace import Graph, Recorder
 
 
 def graph_of(module: Any, *rows: torch.Tensor) -> Graph:
-    """Raises Unknown of code that returns something else than rows, or that no few rows show."""
+    """The graph of a module's code for these rows. Raises Unknown if it returns something else than rows, or if a few rows do not show
+    what it computes."""
     half = any(parameter.dtype == torch.float16 for parameter in module.parameters())
     reason = structure.why_not_plain(module) or thresholds.why_not_shown(module, half)
     if reason:
@@ -85,8 +86,8 @@ def _same_norm(module: Any, norm: Norm, rows: torch.Tensor, expected: torch.Tens
 
 
 def _rows_for_norm(module: Any) -> torch.Tensor:
-    """Rows with a mean, which one kind of norm takes away; one of them near zero, which shows the epsilon. Of three axes: what takes
-    the second one for channels shows."""
+    """Rows (1, 3, width) that tell norms apart: they have a mean, which LayerNorm removes, and one is near zero, which shows the epsilon.
+    A module that takes axis 1 for channels fails on them."""
     weight, shape = module._parameters.get("weight"), getattr(module, "normalized_shape", (64,))
     rows = normal(3, weight.numel() if weight is not None else shape if isinstance(shape, int) else shape[-1]) + 0.5
     rows[2] *= structure.eps_of(module) ** 0.5
@@ -94,7 +95,7 @@ def _rows_for_norm(module: Any) -> torch.Tensor:
 
 
 def mlp_of(module: Any) -> structure.GatedMlp:
-    """What a module is that is out(activation(gate(x)) * up(x)); raises Unknown."""
+    """The GatedMlp that a module is, out(activation(gate(x)) * up(x)); raises Unknown."""
     linears = [part for part in module.children() if isinstance(part, torch.nn.Linear)]
     others = [part for part in module.children() if part not in linears]
     for part in others:
@@ -138,7 +139,7 @@ def _gated(mlp: Mlp, module: Any) -> structure.GatedMlp | None:
 
 
 def why_not_linear(module: Any) -> str | None:
-    """None, or why a module is not a plain linear layer; the code of a subclass is read."""
+    """None, or why a module is not a plain linear layer. For a subclass its code is read."""
     reason = structure.why_not_linear(module)
     if reason or type(module) is torch.nn.Linear:
         return reason

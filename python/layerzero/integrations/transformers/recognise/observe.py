@@ -55,7 +55,7 @@ def base_of(model):
 
 
 def _multiplies(layers: Any) -> bool:
-    """True of what may attend and have an MLP: at least queries with keys and values, what mixes heads, and two more."""
+    """Whether layers may have attention and an MLP: at least four linear layers."""
     return sum(isinstance(part, (nn.Linear, Conv1D)) for part in layers[0].modules()) >= 4
 
 
@@ -75,7 +75,7 @@ def lists_of(model: nn.Module) -> list[str]:
 
 
 def layers_of(model: nn.Module, findings: Findings) -> "dict[str, ModelLayers | str]":
-    """What a report calls them -> the layers of a model that follow each other, or why they cannot be one program."""
+    """Name in the report -> the layers of a model that follow each other, or why they cannot be one program."""
     lists = _find_lists(model)
     if not lists:
         return {"decoder": "has no list of layers"}
@@ -112,7 +112,7 @@ def _searched(model: nn.Module, path: str, name: str, part: bool, findings: Find
 
 
 def _why_not_layers(layers: Any, half: bool) -> str | None:
-    """Returns None, or what in the modules prevents any fused forward, whatever they compute; `half`: in float16."""
+    """None, or why the modules prevent any fused forward, whatever they compute; `half`: in float16."""
     for index, layer in enumerate(layers):
         for name, module in layer.named_modules():
             reason = structure.why_not_plain(module) or thresholds.why_not_shown(module, half)
@@ -195,7 +195,7 @@ def _describe(graphs, reads_is_causal):
 
 
 def _layer_of(graph: Graph, known: dict[Any, Read]) -> Layer:
-    """What a graph is. known: those that were read, by their form; a graph of the same form is not matched again."""
+    """The Layer of a graph. known: graphs that were read, by form; a graph of a known form is not matched again."""
     form = form_of(graph)
     if form in known:
         return read_again(known[form], graph)
@@ -204,7 +204,7 @@ def _layer_of(graph: Graph, known: dict[Any, Read]) -> Layer:
 
 
 def _with_mask(layer: Layer, graph: Graph) -> Layer:
-    """The layer, whose attention is causal by its mask alone where it gets one with a cache."""
+    """The layer, with attention that only its mask makes causal if it gets a mask and a cache and is not causal by itself."""
     if graph.cache is None or layer.attention.causal or graph.arguments.get(MASK) is None:
         return layer
     attention: Any = layer.attention
@@ -212,7 +212,7 @@ def _with_mask(layer: Layer, graph: Graph) -> Layer:
 
 
 def _unread(graphs, layers):
-    """The tensors that every layer was given, and that its description does without."""
+    """The tensors that every layer got as arguments and that its description does not use."""
     used = {MASK, TABLES}
     used |= {layer.attention.alibi.argument for layer in layers if layer.attention.alibi is not None}
     given = [{Unread(name, kind_of(value)) for name, value in [*graph.arguments.items()][1:]} for graph in graphs]
@@ -221,7 +221,7 @@ def _unread(graphs, layers):
 
 
 def _other_numbers(tensor):
-    """Of its shape and dtype, each another one: of sizes from 1/100 to 1000, or the next integers in another order."""
+    """A tensor of the same shape and dtype with other numbers: of magnitudes from 1/100 to 1000, or the next integers in another order."""
     if not tensor.is_floating_point():
         return (
             tensor.logical_not() if tensor.dtype == torch.bool else tensor.flatten().flip(0).reshape(tensor.shape) + 1
@@ -231,10 +231,11 @@ def _other_numbers(tensor):
 
 
 class ModelLayers:
-    """Layers in the module at `path`, judged before any part of a model is replaced.
+    """The layers in the module at `path`, examined before any part of the model is replaced.
 
-    part: the model has others too, of images or sound. whole: as in a Llama, nothing is left around them for the model's
-    own code. alone: no small input reaches them. expected, moved: what the model makes of small inputs, None of findings.
+    part: the model has other layers too, for images or sound. whole: as in Llama, the model does nothing else than embed, run
+    its layers and normalise. alone: no small input reaches the layers. expected, moved: the model's results for small inputs,
+    None if findings were used.
     """
 
     def __init__(self, model: nn.Module, path: str, part: bool, stack: Any = None, whole: bool = False) -> None:
@@ -247,7 +248,7 @@ class ModelLayers:
         self.moved: Any = None
 
     def search(self, name: str) -> None:
-        """Finds out what the list `name` of layers computes; raises Unknown where they cannot be one program."""
+        """Reads what the list `name` of layers computes; raises Unknown if they cannot be one program."""
         self.stack = self._found(self.path, name)
         aside = "it is no decoder" if self.base is None else why_not_whole(self.base, self.stack)
         if self.base is not None and aside is None and self._embeds():
@@ -283,7 +284,7 @@ class ModelLayers:
         )  # fmt: skip
 
     def _without_effect(self, unread: Unread) -> bool:
-        """True if the model returns the same, bit for bit, when its layers get other numbers in that tensor."""
+        """Whether the model returns the same, bit for bit, if its layers get other numbers in that tensor."""
 
         def exchange(_, args, kwargs):
             return args, kwargs | {unread.argument: _other_numbers(kwargs[unread.argument])}
@@ -309,13 +310,13 @@ class ModelLayers:
                 raise unreached from None
 
     def _embeds(self) -> bool:
-        """True if the first layer got the embedding's output, without a factor or anything else."""
+        """Whether the first layer gets the embedding's output unchanged."""
         embedding = self.base.embed_tokens
         with torch.inference_mode():
             return torch.equal(self.first, embedding(probe.tokens(embedding)[0]))
 
     def run(self, forward: Any) -> Any:
-        """What the model makes of a small input; with `forward` in place of its base's, where that is all."""
+        """The model's result for a small input; with `forward` in place of its base's forward if `whole`."""
         if self.alone:
             replaced = "_layerzero_decoder" in self.holder.__dict__
             further = [functools.partial(deferred.as_one, self.holder)] if replaced else []
@@ -325,14 +326,14 @@ class ModelLayers:
         return probe.run_base(self.base, forward) if self.whole else probe.run_base(self.model)
 
     def run_moved(self, forward: Any) -> "tuple[Any, ...] | None":
-        """The same of a text whose last token is another one, before and after; None of layers that no text reaches."""
+        """Results for two texts that differ in the last token; None for layers that no text reaches."""
         if self.alone or self.part:
             return None
         return probe.run_moved(self.base, forward) if self.whole else probe.run_moved(self.model)
 
 
 def _attention_of(model: nn.Module, holder: nn.Module) -> tuple[str, str | None]:
-    """(the implementation of attention under which the layers of a holder run as one, why not)."""
+    """(the attention implementation with which the layers of `holder` run as one program, None), or ("", why there is none)."""
     named = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if named is None or not hasattr(model, "set_attn_implementation"):
         return "", "attention: the model has no attention interface"

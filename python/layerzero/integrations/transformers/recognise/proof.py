@@ -14,7 +14,7 @@ _ROWS = 3  # a text with padding on its left, one without, and the same with ano
 
 
 class Proof:
-    """What the model returns before it is changed. reached: ids of the modules whose forward that took."""
+    """The model's results before it is changed. reached: ids of the modules that ran."""
 
     def __init__(self, model: Any, given: dict[str, Any]) -> None:
         self.model, self.base, self.given = model, probe.base_of(model), given
@@ -35,12 +35,12 @@ class Proof:
             return structure.tensors_of(self.base(**given))
 
     def holds(self) -> bool:
-        """Whether the model as it is returns the same."""
+        """Whether the model returns the same now."""
         mask = self.given.get("decoder_attention_mask" if "decoder_input_ids" in self.given else "attention_mask")
         return _are_alike(self._run(self.given), self.expected, mask)
 
     def holds_without_mask(self) -> bool:
-        """The same of the texts that have no padding: a mask of ones and none mean the same, and take other kernels."""
+        """The same for the texts without padding and without a mask, which other kernels may serve than a mask of ones."""
         if not self._has_texts:
             return True
         given = {name: tensor[1:] for name, tensor in self.given.items() if name != "attention_mask"}
@@ -52,7 +52,7 @@ class Proof:
 
 
 def _are_alike(actual: list[torch.Tensor], expected: list[torch.Tensor], mask: Any) -> bool:
-    """Whether tensors are the same but for rows of padding, in float32 closely, and no other rows change with the last token."""
+    """Whether tensors agree except in rows of padding, closely in float32, and the same rows change with the last token."""
     if [tensor.shape for tensor in actual] != [tensor.shape for tensor in expected]:
         return False
     slack = 0.2 if expected[0].dtype in (torch.float32, torch.float64) else 3.0
@@ -97,7 +97,7 @@ def _inputs_of(model: Any) -> dict[str, Any] | None:
 
 
 def _with_another_last(given: dict[str, Any]) -> dict[str, Any]:
-    """Of texts a third one, which is the second with another last token."""
+    """Adds a third text: the second one with another last token."""
     if set(given) - {"input_ids", "attention_mask", "decoder_input_ids"}:
         return given
     ids, mask = given["input_ids"], given["attention_mask"]

@@ -16,7 +16,7 @@ from layerzero.integrations.transformers.run.plan import StackPlan
 
 
 def _agree_one_by_one(layers: Any) -> bool:
-    """Whether near ties of routers may be all that the layers differ by; with hooks the fused forward is not used."""
+    """Whether the layers may differ only by near ties of routers, since each one alone agrees."""
     if not layerwise.may_choose_otherwise(layers.model, layers.expected):
         return False
     own = functools.partial(layers.run, type(layers.holder).forward)
@@ -26,7 +26,7 @@ def _agree_one_by_one(layers: Any) -> bool:
 
 
 def _why_aside_in_a_call(layers: Any, plan: StackPlan) -> str | None:
-    """None, or why a call of the whole model with a cache, as of `generate`, is none for the program."""
+    """None, or why the program does not serve a call of the whole model with a cache, as `generate` makes it."""
     if layers.alone:
         return None
     with contextlib.suppress(Exception), probe.without_modes():  # of code around the layers that nobody knows

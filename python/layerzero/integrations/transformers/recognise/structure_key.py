@@ -21,7 +21,7 @@ _PLAIN = (int, float, str, bool, type(None), torch.dtype)
 
 
 def key_of(model: nn.Module) -> str | None:
-    """The digest; None of a model that the search has to look at: with hooks, replaced forwards or other parameters than plain ones."""
+    """The digest; None of a model that always has to be searched: with hooks, replaced forwards or parameters that are not plain."""
     digest = hashlib.sha256(repr(_versions()).encode())
     kinds: dict[type, int] = {}
     tensors: dict[int, int] = {}
@@ -55,7 +55,7 @@ def _versions() -> tuple[Any, ...]:
 
 @functools.lru_cache
 def _own_code() -> str:
-    """Digest of the code that searches: findings of other code are others'."""
+    """Digest of the code of this package, since other code may have other findings."""
     digest = hashlib.sha256()
     for path in sorted(pathlib.Path(__file__).parents[1].rglob("*.py")):
         digest.update(path.read_bytes())
@@ -67,7 +67,7 @@ def _is_odd(buffer: Any) -> bool:
 
 
 def _shape(tensor: Any, known: dict[int, int]) -> Any:
-    """Of a tensor all but its values; which others it is the same as."""
+    """Everything about a tensor except its values: also which other tensor of the model it is the same as."""
     if tensor is None:
         return None
     place = known.setdefault(id(tensor), len(known))
@@ -75,7 +75,7 @@ def _shape(tensor: Any, known: dict[int, int]) -> Any:
 
 
 def _fact(value: Any, configs: dict[int, int]) -> Any:
-    """What an attribute says, where it says something plain; of a configuration that was seen before, which one."""
+    """An attribute as plain values, or its type; a configuration that occurred before as its number."""
     if isinstance(value, _PLAIN):
         return str(value) if isinstance(value, torch.dtype) else value
     if isinstance(value, (tuple, list, set, frozenset)):
@@ -119,7 +119,7 @@ def _digest(code: types.CodeType) -> str:
 
 
 def _of_code(code: types.CodeType) -> Any:
-    """The same in each process: without line numbers, and with sets in order."""
+    """A representation that is the same in every process: without line numbers, and with sorted sets."""
     consts = [
         _of_code(const) if isinstance(const, types.CodeType) else sorted(map(repr, const)) if isinstance(const, frozenset) else repr(const)
         for const in code.co_consts

@@ -1,9 +1,9 @@
 """The graph of a layer: one node for each call of torch that its own code makes, recorded while the model runs once.
 
 A node has the name of the function (`__rmul__`, `mul_` and `torch.mul` are all "mul"), its arguments, which are nodes or
-plain values, and its result. What changes no number is no node: copies, dropouts of evaluation, views of the same shape,
-a cache that was empty. A cast is a node, which matching skips. Masks, caches and positions are the layer's arguments and
-so inputs of the graph, by role; attention through Transformers' interface and experts are one node each.
+plain values, and its result. Calls that change no number make no node: copies, dropout in evaluation mode, views of the same
+shape, concatenation with an empty cache. A cast is a node, which matching skips. Masks, caches and positions are the layer's
+arguments and so inputs of the graph, by role. Attention through Transformers' interface and experts are one node each.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _NAMES = {"truediv": "div", "true_divide": "div", "divide": "div", "multiply": "
           "radd": "add", "negative": "neg", "bmm": "matmul", "clip": "clamp", "permute_dims": "permute", "swapaxes": "transpose",
           "swapdims": "transpose", "concat": "cat", "concatenate": "cat", "special_expit": "sigmoid", "iadd": "add",
           "isub": "sub", "imul": "mul", "itruediv": "div", "idiv": "div", "native_layer_norm": "layer_norm"}  # fmt: skip
-# Functions that give a number to Python, whose code may then do anything with it.
+# Functions that return a number to Python, whose code may then do anything with it.
 _READS = {"item", "tolist", "numpy", "bool", "float", "int", "index", "allclose", "equal", "is_nonzero", "contains"}
 _CREATES = {"zeros", "ones", "full", "new_zeros", "new_ones", "new_full"}  # whose results may be written into later
 _TRANSPOSING = ("t", "T", "mT")
@@ -52,8 +52,8 @@ class Node:
     ) -> None:
         self.op, self.value, self.args, self.kwargs = op, value, args, kwargs or {}
         self.name, self.module = name, module
-        self.widened = False  # whether it was asked for in float32, which it is in already
-        self.call = call  # (the function itself, its arguments as they were), to do the same to other numbers
+        self.widened = False  # whether the code casts it to float32, which it has already
+        self.call = call  # (the function, its arguments), to repeat the call with other numbers
 
     @property
     def inputs(self) -> "list[Node]":
@@ -89,7 +89,8 @@ def _tensors_in(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]
 
 
 class Graph:
-    """What one layer did in one call. arguments: by role, see `arguments.py`; rows: the node of the first; result: of what it returned first."""
+    """The graph of one layer in one call. arguments: by role, see `arguments.py`. rows, result: the nodes of the first argument and of
+    the first value that the layer returned."""
 
     def __init__(self, layer: nn.Module) -> None:
         self.layer = layer
@@ -101,7 +102,7 @@ class Graph:
         self.tuples = 0  # how many values the layer returned in a tuple, or 0
         self.within: list[str] = []
         self.nodes: list[Node] = []
-        self.refused: str | None = None  # what was done that a graph does not show
+        self.refused: str | None = None  # why the graph does not show everything that was done
         self.calls = 0
         self.given: Any = None  # the rows before and after, as they were then
         self.left: Any = None
@@ -137,7 +138,7 @@ class Graph:
                 self.users.setdefault(id(each), []).append(node)
 
     def _is_known(self, value: Any) -> bool:
-        """Whether a value that a layer returns besides rows is nothing, its bias of scores or its attention's weights."""
+        """Whether a further value that a layer returns is None, its bias of scores, or its attention weights."""
         known = [*self.biases, *self.weights, *(node.value for node in self.nodes if node.op == "softmax")]
         return value is None or any(_are_the_same(value, one) for one in known)
 
@@ -167,7 +168,7 @@ class Graph:
             self.nodes.append(Node("alias", tensor, (node,)))
 
     def node_of(self, value: Any) -> Any:
-        """The same with nodes in the places of tensors."""
+        """The value with tensors replaced by their nodes."""
         if isinstance(value, torch.Tensor):
             if id(value) not in self._by_tensor:
                 self._know(value, Node("constant", value))
@@ -184,7 +185,7 @@ class Graph:
         return self.within[-1] if self.within else ""
 
     def add(self, op: str, args: Any, kwargs: Any, result: Any, call: Any = None) -> Node:
-        """A node for a call that has been done; its results are known from here on."""
+        """Adds a node for a call, and remembers its results."""
         node = Node(op, result, args, kwargs, module=self.module)
         node.call = call or (None, args, kwargs)
         if isinstance(result, torch.Tensor):
@@ -197,7 +198,7 @@ class Graph:
         return node
 
     def record(self, func: Any, given: Any, further: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """args, kwargs: `given` and `further` with nodes for tensors, of the time before the call."""
+        """Records a call. args, kwargs: `given` and `further` with nodes for tensors, as they were before the call."""
         raw = getattr(func, "__name__", str(func))
         raw = func.__self__.__name__ if raw == "__get__" else raw
         name = raw.strip("_") if raw.startswith("__") else raw
@@ -236,7 +237,7 @@ class Graph:
         self.add(*_plain(name, args, kwargs), result, call=call)
 
     def _fills(self, name: str, args: Any) -> bool:
-        """Whether a write is of columns of a tensor that has no numbers yet; once all are written it is a "cat" of them."""
+        """Whether a call writes columns of an empty tensor. Once all columns are written, a "cat" node replaces the writes."""
         base, index, value = (
             args
             if name == "setitem"
@@ -263,7 +264,7 @@ class Graph:
         return True
 
     def _write(self, tensor: Any) -> None:
-        """A call writes into a tensor: what others over the same memory hold from here on, no node says."""
+        """Records that a call writes into a tensor: for other tensors over the same memory no node has the values any more."""
         for each in [tensor] if isinstance(tensor, torch.Tensor) else tensor:
             for other in self._memory.get(each.untyped_storage().data_ptr(), set()) - {id(each)}:
                 before = self._by_tensor[other]
@@ -280,7 +281,7 @@ def _are_the_same(value: Any, known: Any) -> bool:
 
 
 def again(node: Node, others: dict[int, torch.Tensor], depend: Any = None) -> torch.Tensor:
-    """What a node's value is with other numbers for some nodes below it, by their id."""
+    """The value of a node if some nodes below it had other numbers. others: these numbers, by id of the node."""
     depend = dict.fromkeys(others, True) if depend is None else depend
     if id(node) not in others:
         if not _depends(node, depend):
@@ -317,7 +318,7 @@ def _with(value: Any, change: Any) -> Any:
 
 
 def _is_of_numbers(node: Node) -> bool:
-    """Whether floating point numbers that a layer was given, or has, have a part in a node."""
+    """Whether a node depends on floating-point numbers that the layer got or holds."""
     todo, done = [node], set()
     while todo:
         each = todo.pop()
@@ -344,12 +345,12 @@ def _gives_the_same(name: str, tensor: Any, args: Any, kwargs: Any, result: Any)
 
 
 def _is_whole(tensor: torch.Tensor, result: torch.Tensor) -> bool:
-    """Whether slices of the same shape took everything."""
+    """Whether slicing took the whole tensor."""
     return result.data_ptr() == tensor.data_ptr() and result.stride() == tensor.stride()
 
 
 def _plain(name: str, args: Any, kwargs: Any) -> tuple[str, Any, Any]:
-    """(name, arguments, further) of a call in the one form that patterns read."""
+    """(name, arguments, keyword arguments) of a call in the normal form that patterns read."""
     if name == "square" or (name == "mul" and len(args) == 2 and args[0] is args[1] and isinstance(args[0], Node)):
         return "pow", (args[0], 2), {}
     if name == "pow" and not kwargs and args[1] == -0.5:
@@ -400,7 +401,7 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.graphs = [Graph(layer) for layer in layers]
         self._current: Graph | None = None
-        self._closed = 0  # how deep the code is in what is one node
+        self._closed = 0  # nesting depth within calls that are recorded as one node
         self._handles: list[Any] = []
 
     def __enter__(self) -> Any:
@@ -448,7 +449,7 @@ class Recorder(TorchFunctionMode):
 
     @contextlib.contextmanager
     def one_node(self) -> Iterator[Graph | None]:
-        """What is called within is not recorded; the value is the graph to add a node for it to, None outside of layers."""
+        """Records nothing within the block. Yields the graph to which the caller adds one node, or None outside of layers."""
         self._closed += 1
         try:
             yield self._current if self._closed == 1 else None
@@ -456,9 +457,9 @@ class Recorder(TorchFunctionMode):
             self._closed -= 1
 
     def attending(self, compute: Any, eager: bool) -> Any:
-        """A function of Transformers' attention interface that is one node, "attend", of queries, keys and values.
+        """A function for Transformers' attention interface that records one node, "attend", of queries, keys and values.
 
-        Eager attention reads neither is_causal nor sliding_window: its mask alone may make it causal, and has the window.
+        Eager attention ignores is_causal and sliding_window: only its mask makes it causal or hides keys before a window.
         """
 
         def attend(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **further: Any) -> Any:
@@ -491,7 +492,7 @@ class Recorder(TorchFunctionMode):
 
 
 def unclear(node: Any, reason: str) -> Unknown:
-    """The refusal of a layer at a node."""
+    """The refusal of a layer because of a node."""
     where = f"{node.module}: " if isinstance(node, Node) and node.module else ""
     what = node.op if isinstance(node, Node) else ""
     return Unknown(f"{where}{what + ': ' if what else ''}{reason}")

@@ -1,4 +1,4 @@
-"""Whether a model does nothing around its layers but embed and normalise, so that one forward of ours is all of it."""
+"""Whether a model only embeds, runs its layers and normalises, so that one forward of ours computes all of it."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,7 @@ from layerzero.integrations.transformers.run.layer_calls import why_not_called
 
 
 def norm_behind(base: Any) -> Norm | None:
-    """The norm after the layers of a base model; None where that is none."""
+    """The norm after the layers of a base model; None if its last module is no norm."""
     try:
         found, gated = recognised.norm_of(base.norm) if structure.looks_like_norm(base.norm) else (None, False)
     except Unknown:
@@ -23,7 +23,7 @@ def norm_behind(base: Any) -> Norm | None:
 
 
 def why_not_whole(base: Any, stack: Stack) -> str | None:
-    """None, or why a model's own code has to run around its layers, or the operations cannot run them one by one."""
+    """None, or why the model's own code has to run around its layers, or why the operations cannot compute the layers."""
     if stack.cache is None or stack.name != "layers" or set(base._modules) != _PARTS:
         return "has other parts than embed_tokens, layers, norm and rotary_emb"
     if type(base.embed_tokens) is not nn.Embedding or base.embed_tokens.max_norm is not None:
@@ -48,7 +48,7 @@ _PARTS = {"embed_tokens", "layers", "norm", "rotary_emb"}
 
 
 def _is_llama_layer(layer):
-    """Of those for which `why_not_called` says None."""
+    """Whether a layer is like Llama's, if `why_not_called` returned None for it."""
     own, parts = layer.attention, (layer.attention_norms, layer.mlp_norms)
     return (
         len(own.linears) == 3

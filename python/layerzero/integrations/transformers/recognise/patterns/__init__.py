@@ -1,1 +1,1 @@
-"""The parts of a layer, one file each: a formula or a short walk through the graph, and what the match says of it."""
+"""The parts of a layer, one file each: a formula or a short walk through the graph, and the description of what was matched."""

@@ -1,4 +1,4 @@
-"""Attention: queries, keys and values are heads of linear layers' results, what is mixed of values goes into one more."""
+"""Attention: queries, keys and values are heads of linear layers' results; another linear layer reads the output."""
 
 import dataclasses
 from typing import Any
@@ -20,7 +20,7 @@ _GATED = any_node("mixed") * call("sigmoid", any_node("gate"))
 
 @dataclasses.dataclass
 class Found:
-    """What a part of a layer is, and the node of the rows that it reads."""
+    """The description of a part of a layer, and the node of the rows that it reads."""
 
     part: Any
     reads: Node
@@ -120,7 +120,7 @@ def _sinks(graph: Graph, node: Node) -> tuple[str, str]:
 
 
 def _gate_of(linears: Linears, query: "Projection", gate: Node) -> Heads:
-    """The columns of a gate for each head, next to the queries or alone."""
+    """The columns of the gate of each head, next to the queries' columns or alone."""
     root = source_of(gate)
     name = name_of(root)
     if name is None or rows_of(root.args[0]) is not query.reads:
@@ -138,7 +138,7 @@ def _gate_of(linears: Linears, query: "Projection", gate: Node) -> Heads:
 
 
 class Projection:
-    """Queries, keys or values: heads of a linear layer's result, by what is between the two.
+    """Queries, keys or values: heads of a linear layer's result, and what is computed between the two.
 
     reads: the node of the rows that the linear layer reads. The order is: linear layer, norm, bounds, rotation, norm, factor.
     """
@@ -167,7 +167,7 @@ class Projection:
         )
 
     def _walk(self, node: Node) -> Node:
-        """The linear layer whose numbers these are; keeps what is done on the way."""
+        """Walks back to the linear layer, and keeps what is computed on the way."""
         while name_of(node) is None:
             computed = self._computed(node)
             if computed is not None:
@@ -191,7 +191,7 @@ class Projection:
         return given
 
     def _has_positions_first(self, node: Node) -> bool:
-        """Whether a node has axes (batch, positions, heads, size), and not those that attention reads."""
+        """Whether a node has the axes (batch, positions, heads, size) and not (batch, heads, positions, size)."""
         found, own = places(self.node, node, self.through), torch.arange(node.value.numel()).reshape(node.value.shape)
         for first in (False, True):
             if (
@@ -209,7 +209,7 @@ class Projection:
         return below
 
     def _computed(self, node: Node) -> Node | None:
-        """The node below a norm, a factor or bounds; None where a node is none of them."""
+        """The input of a norm, a factor or bounds; None if the node is none of them."""
         found = norm_of(node, self.graph)
         factor, below = factor_of(node)
         if found is not None:
@@ -231,7 +231,7 @@ class Projection:
         return below
 
     def _is_whole(self, root: Node, heads: Heads) -> bool:
-        """Whether the norm is of all columns at once, and not of each head; raises Unknown where it is of something else."""
+        """Whether the norm is over all columns at once, not over each head; raises Unknown if it is neither."""
         norm, given = self.norm or (None, root)
         width = given.value.shape[-1]
         if width == heads.size and heads.heads != 1:
@@ -242,5 +242,5 @@ class Projection:
 
 
 def _is_folded(node: Node) -> bool:
-    """Whether a move is of the end of a rotation: of pairs, or of complex numbers, into rows."""
+    """Whether a move ends a rotation: it flattens pairs or complex numbers into rows."""
     return len(node.inputs) == 1 and node.value.dim() == 4 and node.inputs[0].value.dim() > 4

@@ -1,8 +1,8 @@
 """The gated delta rule after a causal convolution, over a state in place of keys and values.
 
-What the convolution reads, the gates and the norm after the rule are read from the graph, and the sizes of heads. The rule
-between them is written differently in each release: its nodes are made again on made-up rows, gates and weights, and have
-to read, and keep in the cache, what the operations do, so weights that are zeros decide nothing.
+The input of the convolution, the gates, the norm after the rule and the sizes of heads are read from the graph. The rule
+between them is written differently in each release: its nodes are computed again on made-up rows, gates and weights, and
+have to return the operations' results and leave the same state in the cache. So weights that are zero do not matter.
 """
 
 import dataclasses
@@ -119,7 +119,7 @@ def _places(node: Node) -> list[tuple[Node, int]]:
 
 
 def _as_heads(linears: Linears, node: Node, columns: list[tuple[Node, int]]) -> Heads:
-    """Columns as equal runs, equally far apart; raises Unknown."""
+    """The Heads at these columns: runs of one size at equal distances; raises Unknown."""
     roots = {id(root): root for root, _ in columns}
     found = [column for _, column in columns]
     size = next((i for i in range(1, len(found)) if found[i] != found[i - 1] + 1), len(found))
@@ -156,7 +156,7 @@ def _candidates(
 
 
 def _kept(graph: Graph, delta: Delta) -> tuple[Node, Node]:
-    """The nodes of what the cache keeps of the layer: rows that the convolution reads again, and the state."""
+    """The nodes of what the cache keeps for the layer: rows for the next convolution, and the state."""
     layers: Any = getattr(graph.arguments.get(graph.cache or ""), "layers", ())
     index = getattr(graph.layer.get_submodule(delta.a_log[0]), "layer_idx", -1)
     kept = layers[index] if 0 <= index < len(layers) else None
@@ -166,7 +166,7 @@ def _kept(graph: Graph, delta: Delta) -> tuple[Node, Node]:
 
 
 def _agrees(conv: _Convolution, gates: _Gates, read: Node, kept: tuple[Node, Node], delta: Delta) -> bool:
-    """Whether the graph and the operations read the same of made-up rows, and keep the same."""
+    """Whether the graph and the operations return the same for made-up rows, and keep the same in the cache."""
     made: dict[int, torch.Tensor] = {}
 
     def make(node: Node, factor: float = 1.0) -> torch.Tensor:

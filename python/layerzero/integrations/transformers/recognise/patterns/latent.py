@@ -23,7 +23,8 @@ _UNKNOWN = "its keys and values are computed in a way that was not recognised"
 
 
 def latent_of(graph: Graph, linears: Linears, attend: Node) -> tuple[Heads, Heads, Heads, Latent, Rope, Node] | None:
-    """(queries, keys and values but for their rotated part, Latent, Rope, the node of the rows that all read); None of other attention; raises Unknown."""
+    """(queries, keys and values without their rotated part, Latent, Rope, the node of the rows that all read); None for other attention;
+    raises Unknown."""
     query, key, value = attend.args
     parts = _pieces(key)
     up = source_of(value)
@@ -64,7 +65,7 @@ def latent_of(graph: Graph, linears: Linears, attend: Node) -> tuple[Heads, Head
 
 
 def _pieces(node: Node) -> list[Node]:
-    """The nodes whose columns follow each other in a node; itself alone where it is not put together of such."""
+    """The nodes that are concatenated along the columns of a node; the node alone if it is no concatenation."""
     while node.op == "cast" or (node.op in ("transpose", "reshape", "contiguous") and len(node.inputs) == 1):
         node = node.inputs[0]
     axis = node.kwargs.get("dim", node.args[1] if node.op == "cat" and len(node.args) > 1 else None)
@@ -78,7 +79,7 @@ def _with_heads(node: Node) -> Node:
 
 
 def _columns(linears: Linears, node: Node, root: Node, column: int, heads: int, size: int, step: int) -> Heads:
-    """The Heads that a node (batch, heads, positions, size) is of a linear layer; raises Unknown where it is none of these."""
+    """Checks that a node (batch, heads, positions, size) is these heads of a linear layer's result; raises Unknown if not."""
     found = places(node, root, {})
     made = heads_in(None if found is None else found.transpose(1, 2), root, linears.use(root))
     wanted = Heads(linears.use(root), column, heads, size, step)
@@ -88,7 +89,7 @@ def _columns(linears: Linears, node: Node, root: Node, column: int, heads: int, 
 
 
 def _turned(graph: Graph, node: Node) -> tuple[Node, Rope, bool]:
-    """(what is rotated to a node, how, whether neighbours are gathered first); raises Unknown."""
+    """(the node that is rotated, how, whether even columns come first before that); raises Unknown."""
     while node.op in ("expand", "cast", "repeat", "reshape", "view"):
         node = node.inputs[0]
     given = source_of_rotation(node)
@@ -104,7 +105,7 @@ def _turned(graph: Graph, node: Node) -> tuple[Node, Rope, bool]:
 
 
 def _check_cache(graph: Graph, attend: Node, latents: torch.Tensor, turned: torch.Tensor) -> None:
-    """Raises Unknown unless the cache keeps the latents, and the shared part as rotated."""
+    """Raises Unknown unless the cache keeps the latents, and the shared part after its rotation."""
     if not latents.any() or not turned.any():
         raise Unshown("its latents are zeros: nothing shows what the cache keeps")
     layers: Any = getattr(graph.arguments.get(graph.cache or ""), "layers", ())

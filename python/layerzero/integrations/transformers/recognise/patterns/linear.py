@@ -8,7 +8,7 @@ from layerzero.integrations.transformers.recognise.trace import Graph, sibling, 
 
 
 class Linears:
-    """Those of a layer that a description has, each checked once. transposed: the ones stored as [inputs, outputs]."""
+    """The linear layers that the description of a layer uses, each checked once. transposed: those stored as [inputs, outputs]."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -43,5 +43,5 @@ def name_of(node: Any) -> str | None:
 
 
 def leaves_bias_out(node: Any, module: Any) -> bool:
-    """Whether a product is without the bias that its module has."""
+    """Whether a product does not add the bias that its module has."""
     return node.args[2] is None and module.bias is not None

@@ -70,7 +70,7 @@ def mlp_of(graph: Graph, linears: Linears, out: Node) -> Found:
 
 
 def _hidden(node: Node) -> tuple[Any, ...] | None:
-    """(activation, what it reads) or (activation, gate, up) of what an MLP multiplies last; None of anything else."""
+    """(activation, its input) or (activation, gate, up) of the rows that an MLP's last linear layer reads; None of anything else."""
     plain = activation_of(node)
     if plain is not None and name_of(source_of(plain[1])) is not None:
         return plain

@@ -1,6 +1,6 @@
-"""Rotations of queries and keys: what is computed of one source and of tables of cosines and sines.
+"""Rotary embeddings of queries and keys: everything that is computed from one source and tables of cosines and sines.
 
-Which of the kinds of `rope` it is shows the comparison with the numbers that the layer made.
+Which kind of `rope` it is follows from comparing results on made-up numbers.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ _ROWS = {*MOVES, *_COMPLEX, "parameter", "gather", "embedding", "index", "take_a
 
 
 def is_rotated(graph: Graph, node: Node) -> bool:
-    """Whether tables or positions have a part in a node, within the functions that rotate."""
+    """Whether a node is part of a rotation: it depends on tables or positions through calls that a rotation makes."""
     return node.op in _TURNS and _reads_tables(node, {})
 
 
@@ -57,13 +57,13 @@ def rotation_of(graph: Graph, node: Node, positions_first: bool) -> tuple[Rope, 
 
 
 def tried(given: Node, node: Node) -> tuple[torch.Tensor, torch.Tensor]:
-    """(numbers made up for a node, what the layer's calls make of them): the weights may be zeros, or all alike."""
+    """(made-up numbers for the node `given`, the result of the layer's calls for them): the layer's own numbers may be all zero."""
     rows = structure.normal(*given.value.shape).to(given.value)
     return rows, again(node, {id(given): rows})
 
 
 def source_of_rotation(node: Node) -> Node | None:
-    """The nearest node of the size of the result that everything without tables is moved from."""
+    """The nearest node of the result's size from which everything but the tables comes by moves."""
     ways = [_ways(each) for each in _edge(node, {})]
     first, *others = ways or [[]]
     common = [each for each in first if all(any(each is one for one in way) for way in others)]
@@ -80,7 +80,7 @@ def has_shape_of(node: Node, shape: Any) -> bool:
 
 
 def _edge(node: Node, seen: dict[int, bool]) -> list[Node]:
-    """The nodes without tables in them that those with tables read."""
+    """The inputs of a rotation that are no tables: nodes that do not depend on tables and are read by nodes that do."""
     found: list[Node] = []
     todo, done = [node], set()
     while todo:
@@ -96,7 +96,7 @@ def _edge(node: Node, seen: dict[int, bool]) -> list[Node]:
 
 
 def _is_table(node: Node) -> bool:
-    """Whether a node is rows of tables, only moved: what else is made of positions may be 1 for the first of them alone."""
+    """Whether a node is rows of tables, only moved. Other functions of positions may equal 1 just for the first positions."""
     todo, done = [node], set()
     reads = False
     while todo:
@@ -115,7 +115,7 @@ def _is_table(node: Node) -> bool:
 
 
 def _ways(node: Node) -> list[Node]:
-    """The node and those that it is moved from, or the negative of, the nearest first."""
+    """The node, and the nodes that it is a move or the negative of, the nearest first."""
     found = [node]
     while (node.op in MOVES or node.op in ("neg", "view_as_complex")) and node.inputs:
         if len(node.inputs) == 1:
@@ -128,7 +128,7 @@ def _ways(node: Node) -> list[Node]:
 
 
 def turned_by(graph: Graph, heads: torch.Tensor) -> Any:
-    """(Rope, what it makes of heads) for each kind and each pair of tables that the layer has."""
+    """Yields (Rope, the rotated heads) for each kind of rotation and each pair of tables that the layer has."""
     for *tables, place in _tables(graph):
         width = tables[0].shape[-1]
         kinds = [(False, width, width), (True, width, width), (False, 2 * width, width), (True, 2 * width, width)]
@@ -143,7 +143,7 @@ def turned_by(graph: Graph, heads: torch.Tensor) -> Any:
 
 
 def _tables(graph: Graph) -> Any:
-    """(cosines, sines, what a Rope says of where they are from): what the layer was given, else the rows of buffers in it."""
+    """Yields (cosines, sines, fields of a Rope that name their source): the layer's arguments, else rows of its own buffers."""
     cos, sin = tables_of(graph.arguments.get(TABLES))
     if cos is not None and cos.dim() == sin.dim() == 3:
         yield cos, sin, {}

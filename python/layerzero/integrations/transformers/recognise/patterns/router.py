@@ -1,8 +1,8 @@
 """Routers of experts: which experts a row chooses and what they weigh, from the logits of a linear layer.
 
-Scoring, sum, factor and correction are read from the graph. Groups of experts, and sparse mixers, are written in many
-ways: of what may compute them the sizes are read. Either way the nodes are made again on made-up logits and have to
-produce what the operation does, so weights that are zeros decide nothing.
+Scoring, sum, factor and correction are read from the graph. Groups of experts and sparse mixers are written in many ways, so
+only their sizes are read. In both cases the nodes are computed again on made-up logits and have to return the operation's
+result. So weights that are zero do not matter.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ SCORINGS = {
     "sigmoid": [call("sigmoid", _x)],
     "sqrt_softplus": [call("sqrt", call("softplus", _x)), call("softplus", _x) ** 0.5],
 }
-# What may have a part in a choice besides scores: it only picks, moves, hides or adds.
+# Functions in a choice of experts that only pick, move, hide or add scores.
 _CHOOSES = {*MOVES, "topk", "add", "masked_fill", "scatter", "bool", "logical_not", "invert", "bitwise_not", "sum", "max", "amax",
             "zeros_like", "ones_like", "zeros", "ones", "new_zeros", "new_ones"}  # fmt: skip
 _MIXES = {*MOVES, "gather", "softmax", "max", "masked_fill", "scatter", "gt", "div", "sub", "clamp", "abs"}
@@ -36,7 +36,7 @@ _TRIALS = 8
 
 @dataclasses.dataclass
 class Routed:
-    """route: but for where the correction is held; logits: the node of the linear layer; correction: of the parameter, or None."""
+    """route: without the place of the correction. logits: the node of the linear layer. correction: the node of the parameter, or None."""
 
     route: Route
     logits: Node
@@ -44,7 +44,7 @@ class Routed:
 
 
 def routed(graph: Graph, ids: Node, weights: Node, number: int, reads: Node) -> Routed:
-    """What chooses among `number` experts for the rows `reads`; raises Unknown."""
+    """The router that chooses among `number` experts for the rows `reads`; raises Unknown."""
     linears = [node for node in _below(weights) if name_of(node) is not None]
     fitting = [node for node in linears if rows_of(node.args[0]) is reads and node.value.shape[-1] == number]
     if len(linears) != 1 or len(fitting) != 1:
@@ -67,13 +67,13 @@ def _with_place(found: Routed, graph: Graph, wide: bool) -> Route:
 
 
 def _is_wide(logits: Node) -> bool:
-    """Whether logits are made in float32 whatever the weights are."""
+    """Whether logits are computed in float32 whatever the dtype of the weights is."""
     given, weight = logits.args[:2]
     return logits.value.dtype == torch.float32 and (weight.widened or "cast" in (given.op, weight.op))
 
 
 def _below(node: Node, ends: Any = ()) -> list[Node]:
-    """The nodes that have a part in one, but for what linear layers, attention, other experts and `ends` read."""
+    """The nodes that a node depends on. The walk stops at linear layers, attention, experts and `ends`."""
     found: dict[int, Node] = {}
     todo = [node]
     while todo:
@@ -132,7 +132,7 @@ def _normalised(node: Node) -> tuple[bool, float, Node]:
 
 
 def _scored(weights: Node, pick: Node, topk: Node, logits: Node) -> tuple[str, Node, bool] | None:
-    """(the scoring, the scores that are compared, whether their sum is 1 once picked) or None."""
+    """(the scoring, the node of the scores that top-k compares, whether the weights already sum to 1) or None."""
     before = _scoring_of(weights)
     if before is not None and _picked(before[1], pick, topk) is logits:
         return before[0], logits, before[0] == "softmax"  # of the chosen logits: that of all, by their sum
@@ -153,7 +153,7 @@ def _scoring_of(node: Node) -> tuple[str, Node] | None:
 
 
 def _picked(node: Node, pick: Node, topk: Node) -> Node | None:
-    """What a node has the chosen experts' numbers of; None where it is something else."""
+    """The node whose numbers of the chosen experts a node holds; None if it is something else."""
     node = rows_of(node)
     if node.op == "item" and node.args == (topk, 0):
         return rows_of(topk.args[0])
@@ -162,7 +162,7 @@ def _picked(node: Node, pick: Node, topk: Node) -> Node | None:
 
 
 def _groupings(choice: list[Node], number: int) -> Iterator[tuple[int, int, str]]:
-    """(number of groups, of those that experts are chosen from, by what) of the sizes in a choice, no groups first."""
+    """Yields (number of groups, number of groups that are kept, group score) for the sizes in a choice, no groups first."""
     yield 1, 1, "max"
     shapes = (tuple(node.value.shape) for node in choice if isinstance(node.value, torch.Tensor))
     sizes = {shape[-2] for shape in shapes if len(shape) > 2 and shape[-2] * shape[-1] == number}
@@ -174,7 +174,7 @@ def _groupings(choice: list[Node], number: int) -> Iterator[tuple[int, int, str]
 
 
 def _sparse(weights: Node, ids: Node, logits: Node) -> Iterator[Routed]:
-    """A sparse mixer: experts one by one, each weighed among those whose logits are near the best one's."""
+    """Yields a sparse mixer: experts are chosen one by one, each weighed among those with logits near the best one."""
     nodes = [node for end in (weights, ids) for node in _below(end, [logits]) if node is not logits]
     bounds = {node.args[1] for node in nodes if node.op == "gt"}
     clamps = [node.args for node in nodes if node.op == "clamp"]
@@ -196,7 +196,7 @@ def _logits_like(value: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def _agrees(found: Routed, ids: Node, weights: Node) -> bool:
-    """Whether the graph and the operation choose the same experts of made-up logits, and weigh them alike."""
+    """Whether the graph and the operation choose the same experts with the same weights for made-up logits."""
     number = found.logits.value.shape[-1]
     near = 1e-5 if weights.value.dtype == torch.float32 else 2 * torch.finfo(weights.value.dtype).eps
     for seed in range(_TRIALS):

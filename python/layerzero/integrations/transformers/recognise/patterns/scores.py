@@ -1,8 +1,8 @@
 """Attention that a layer computes by torch's own functions: scaled_dot_product_attention, or a product of queries and keys,
 a softmax, and a product with values. It becomes a node "attend", as attention through Transformers' interface is one.
 
-Between product and softmax there may be factors, the layer's mask, a bias by distance that it is given (ALiBi) and a
-bound below all scores, in any order. Of ALiBi a program gets the slopes alone, where the bias is slope * position.
+Between product and softmax there may be factors, the layer's mask, ALiBi that the layer gets as an argument, and a lower
+bound of the scores, in any order. A program gets only the slopes of ALiBi if the bias is slope * position.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _NOT = ("logical_not", "invert", "bitwise_not")
 
 
 def add_attends(graph: Graph) -> None:
-    """Makes the attention that is written out in a graph one node each."""
+    """Replaces attention that is written out in a graph by one node each."""
     reached = _leading_to(graph.result)
     for node in [each for each in graph.nodes if id(each) in reached]:
         if node.op == "scaled_dot_product_attention":
@@ -35,8 +35,7 @@ def add_attends(graph: Graph) -> None:
 
 
 def _leading_to(result: Node) -> set[int]:
-    """The ids of the nodes that a result depends on. What else was called meanwhile, a library's test for example, is not
-    the layer's."""
+    """The ids of the nodes that a result depends on. Other calls, such as a library's test at its first use, are not the layer's."""
     found, todo = set[int](), [result]
     while todo:
         node = todo.pop()
@@ -47,7 +46,7 @@ def _leading_to(result: Node) -> set[int]:
 
 
 def _products_with(graph: Graph, weights: Node) -> Iterator[Node]:
-    """The products of which weights, moved at most, are the left operand."""
+    """The matrix products whose left operand is these weights, or a move of them."""
     for user in graph.users.get(id(weights), ()):
         if user.op in MOVES or user.op == "alias":
             yield from _products_with(graph, user)
@@ -81,7 +80,8 @@ def _of_softmax(graph: Graph, weights: Node, product: Node) -> None:
 
 
 class _Scores:
-    """What is between a product of queries and keys and a softmax: left and right, the product's operands; mask: the layer's, by its node."""
+    """What is computed between the product of queries and keys and the softmax. left, right: operands of the product. mask: node of the
+    layer's mask."""
 
     left: Any = None
     right: Any = None
@@ -95,7 +95,7 @@ class _Scores:
         self.hidden: list[tuple[Node, bool]] = []  # (where, whether True hides)
 
     def walk(self, node: Node, factor: float) -> bool:
-        """Goes down to the product; False at what is none of these. factor: by which the node is multiplied."""
+        """Walks down to the product; False if something else is on the way. factor: what the node is multiplied with."""
         if node.op in _SHAPES:
             return self.walk(node.inputs[0], factor)
         if node.op == "matmul":
@@ -130,7 +130,7 @@ class _Scores:
         return bool(number) and self.walk(first, factor * float(number or 0) ** (1 if op == "mul" else -1))
 
     def is_known(self, graph: Graph, scores: torch.Tensor) -> bool:
-        """Whether all that is added is the layer's mask and a bias by distance, and what is hidden is what the mask hides."""
+        """Whether only the layer's mask and ALiBi are added, and only what the mask hides is hidden."""
         mask, (rows, keys) = graph.arguments.get(MASK), scores.shape[-2:]
         if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
             return False
@@ -148,7 +148,7 @@ class _Scores:
         )
 
     def _is_mask(self, node: Node, mask: torch.Tensor, hides: bool | None = None) -> bool:
-        """hides: whether True hides, None where it is added."""
+        """Whether a node is the mask. hides: whether True hides a key, None if the mask is added to scores."""
         root, whole = source_of(node), _is_whole(node)
         while root.op in _NOT and hides is not None:
             node, hides = root.inputs[0], not hides
@@ -159,7 +159,7 @@ class _Scores:
         return True
 
     def _is_bias(self, node: Node, factor: float, heads: int, keys: int, shown: torch.Tensor) -> bool:
-        """Whether it is an argument of the layer in the form of which `linear_biases.applied` makes more positions."""
+        """Whether a node is an argument of the layer that `linear_biases.applied` can extend to more positions."""
         root = source_of(node)
         found, given = places(node, root, {}), root.value
         if factor != 1.0 or root.op != "input" or found is None or not given.is_floating_point():
@@ -173,12 +173,12 @@ class _Scores:
 
 
 def _has_product(node: Any) -> bool:
-    """Whether scores are below a node, and not a mask or a bias."""
+    """Whether a node depends on a product, so that it has the scores and not a mask or bias."""
     return isinstance(node, Node) and (node.op in ("matmul", "baddbmm") or any(map(_has_product, node.inputs)))
 
 
 def _is_whole(node: Node) -> bool:
-    """Whether a node is all of its source in the same order, but for axes that are expanded."""
+    """Whether a node is its whole source in the same order, perhaps with expanded axes."""
     root = source_of(node)
     found, order = places(node, root, {}), torch.arange(root.value.numel()).reshape(root.value.shape)
     if found is None or found.dim() != order.dim() or found.numel() < order.numel():
@@ -188,12 +188,12 @@ def _is_whole(node: Node) -> bool:
 
 
 def _is_hidden(number: float | None, node: Node) -> bool:
-    """Whether nothing is seen of scores of that number."""
+    """Whether a score of this value hides its key."""
     return number is not None and number <= torch.finfo(node.value.dtype).min / 64
 
 
 def _is_triangle(where: Node, causal: torch.Tensor) -> bool:
-    """Whether a buffer of the layer, of which this is a part, shows each row the keys up to its own."""
+    """Whether a node is part of a buffer with a causal mask."""
     root = source_of(where)
     held = root.value
     if root.op != "parameter" or held.dtype != torch.bool or held.dim() < 2 or where.value.numel() != causal.numel():
@@ -204,7 +204,7 @@ def _is_triangle(where: Node, causal: torch.Tensor) -> bool:
 
 
 def _slopes_of(bias: torch.Tensor, shown: torch.Tensor) -> tuple[float, ...] | None:
-    """Returns the published slopes for this number of heads, or what the numbers say; None if they are neither."""
+    """The published slopes for this number of heads if the bias has them, else the slopes of the bias; None if it is not linear."""
     seen = shown.any(dim=(1, 2))
     last = bias[-1, :, 0]  # of a sequence without padding
     for slopes in (lz.alibi_slopes(last.shape[0]).double(), (last[:, -1] - last[:, 0]) / max(last.shape[-1] - 1, 1)):
@@ -215,7 +215,7 @@ def _slopes_of(bias: torch.Tensor, shown: torch.Tensor) -> tuple[float, ...] | N
 
 
 def _replace(graph: Graph, node: Node, heads: Any, further: Any) -> None:
-    """The node becomes a view of an "attend", whose result has the axes (batch, positions, heads, size)."""
+    """Turns the node into a view of a new node "attend", whose result has the axes (batch, positions, heads, size)."""
     shape = node.value.shape
     result = node.value.reshape(graph.rows.value.shape[0], -1, *shape[-2:]).transpose(1, 2)
     attend = Node("attend", result, tuple(heads), further, module=node.module)
