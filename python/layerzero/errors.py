@@ -85,14 +85,15 @@ class KernelRefusedError(KernelExecutionError):
 
 
 class ContextLostError(KernelExecutionError):
-    """A device serves this process no more (an illegal access, for example), and only a new process helps: no kernel is
-    tried again here. A Python kernel may raise it."""
+    """This process can no longer use the device (after an illegal access, for example). Only a new process can: no other
+    kernel is tried. A Python kernel may raise it."""
 
     code = 14
 
 
 class OutOfMemoryError(KernelExecutionError, MemoryError):
-    """No kernel whose memory was free has answered. A Python kernel may raise it, MemoryError or torch's error."""
+    """Memory ran out, and no kernel that needs less could serve the call. A Python kernel may raise this error, MemoryError
+    or torch's."""
 
     code = 15
 
@@ -103,14 +104,14 @@ class WorkerError(KernelExecutionError):
 
 
 class UntrustedFileError(LayerZeroError, PermissionError):
-    """Another user can change a file that decides which code runs, or it lacks a signature by a key of
+    """A file that decides which code runs can be changed by another user, or it lacks a signature by a key of
     `security.trusted_keys`."""
 
     code = 16
 
 
 class VersionMismatchError(LayerZeroError, RuntimeError):
-    """Two parts are not of the same build or version, although they must be."""
+    """Two parts that must have the same build or version do not."""
 
     code = 8
 
@@ -128,7 +129,7 @@ class KVCacheFullError(LayerZeroError, RuntimeError):
 
 
 class RequirementError(LayerZeroError, RuntimeError):
-    """Other kernels ran in a block of `lz.require` than the ones that it names; `ran` has them as data."""
+    """A kernel ran in a block of `lz.require` that does not allow it; `ran` lists the kernels as data."""
 
     def __init__(self, field: str, wanted: str, got: str, fix: str, *, ran: list[dict[str, Any]]) -> None:
         super().__init__(field, wanted, got, fix)
@@ -143,7 +144,7 @@ def _requirement_error(field: str, wanted: str, got: str, fix: str, ran: list[di
 
 
 class ReleasedWeightError(LayerZeroError, RuntimeError):
-    """The values of a parameter are needed that `kernelize(release_originals=True)` has released."""
+    """A call needs the values of a parameter that `kernelize(release_originals=True)` has released."""
 
 
 class InternalError(LayerZeroError, RuntimeError):
@@ -175,7 +176,7 @@ class LayerZeroCompatibilityWarning(UserWarning):
 
 
 class LayerZeroGraphMemoryWarning(UserWarning):
-    """A kernel takes more device memory inside a CUDA graph than graph.memory_delta_warning_mb, besides its results."""
+    """Besides its results, a kernel takes more device memory inside a CUDA graph than graph.memory_delta_warning_mb."""
 
 
 _NO_KERNEL = 3  # lz_status_code

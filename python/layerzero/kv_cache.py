@@ -68,7 +68,7 @@ class AttentionCacheInput:
 
 
 class KVCacheManager:
-    """Block tables, prefix sharing, copy on write and eviction; any thread may call.
+    """The bookkeeping of a KV cache: block tables, prefix sharing, copy on write and eviction. Any thread may call.
 
     `strategy`: "paged", or "contiguous": one block of `block_size` tokens for each sequence, whose place never changes,
     as captured graphs need. None: the policy's `kv_cache.strategy`, which another value must not contradict, else "paged".

@@ -119,12 +119,12 @@ def _read_scopes() -> None:
 
 
 def prefer(source: str) -> policy:
-    """`with lz.prefer("torch"):` the library's kernels are chosen if they are within the tolerance."""
+    """Prefers a library in a `with lz.prefer("torch"):` block: its kernels are chosen if they are within the tolerance."""
     return policy(prefer_sources=[source])
 
 
 def disabled() -> policy:
-    """`with lz.disabled():` references only."""
+    """Runs the calls of a `with lz.disabled():` block on their references only."""
     return policy(enabled=False)
 
 

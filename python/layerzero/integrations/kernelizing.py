@@ -26,7 +26,7 @@ def _integration(model: Any) -> Any:
 
 
 def kernelize(model: Any, weights: str | None = None, **options: Any) -> "KernelizeReport | OfDiffusers":
-    """Runs what LayerZero computes of a model through LayerZero, from here on; returns a report. Twice changes nothing more.
+    """Replaces the parts of a model that LayerZero computes, and returns a report. A second call changes nothing more.
 
     A model of Transformers or any torch.nn.Module: `layerzero.integrations.transformers.kernelize`, with its options (weights, activations,
     accuracy_ids, max_perplexity_ratio, release_originals, quiet). A model or a pipeline of diffusers:
@@ -36,5 +36,5 @@ def kernelize(model: Any, weights: str | None = None, **options: Any) -> "Kernel
 
 
 def unkernelize(model: Any) -> bool:
-    """Puts everything back as it was before `kernelize`; returns whether there was something to undo."""
+    """Restores a model as it was before `kernelize`; returns whether there was something to undo."""
     return bool(_integration(model).unkernelize(model))

@@ -48,7 +48,7 @@ def read_tables(*tables: torch.Tensor) -> None:
     tables: int32 or int64 tensors that calls will be given: kv_indptr, kv_indices, kv_last_page_len, qo_indptr,
     cu_seqlens_q, cu_seqlens_kv. It waits for the device; one call serves all layers of a step, because the plans are kept
     with the tensors. Call it again after a write into one of them: where torch counts writes (not of inference tensors,
-    not of writes by address) a forgotten call is noticed and those kernels refuse. Tables of a KVCacheManager need none.
+    not of writes by address) a forgotten call is noticed and those kernels refuse. Tables of a KVCacheManager need no such call.
     Raises CudaGraphUnsafeError inside a capture, InvalidRequestError for other values.
     """
     for table in tables:

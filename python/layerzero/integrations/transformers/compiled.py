@@ -1,4 +1,4 @@
-"""`compile` and `dry_run`: what LayerZero makes of a model, as data and as a table."""
+"""`compile` and `dry_run`: the plan of a kernelized model, as data and as a table."""
 
 import dataclasses
 from collections import Counter
@@ -12,20 +12,20 @@ from layerzero.integrations.transformers.kernelize import KernelizeReport, is_ke
 from layerzero.integrations.transformers.run.plan import program_of
 from layerzero.integrations.transformers.run.released import ReleasedParameter
 
-# (batch, length, positions before): what a plan shows unless it is asked for other sizes.
+# (batch, length, positions before) for which a plan lists kernels by default.
 PHASES = {"prefill": (1, 128, 0), "decode": (1, 1, 128)}
 
 
 @dataclasses.dataclass
 class ModelPlan:
-    """What a model runs as.
+    """How a model runs.
 
     report: what `kernelize` replaced and left, with reasons
-    block: "block.decoder" or "block.encoder" where all layers run as one program, else None: the parts run one by one
-    why_not: why no program runs though the report has one: what was changed since, training mode, the device; or None
+    block: "block.decoder" or "block.encoder" if all layers run as one program; None if the parts run one by one
+    why_not: why the program in the report does not run now (a later change, training mode, the device), or None
     phases: phase -> [{"operation", "kernel_id", "count"}] in order of first use, for batch 1
-    memory: bytes: {"parameters": that are left, "blocks": of weights=, "cache": of a token of a sequence, "arena": {phase:
-    of a run}}; the last two are of a model that runs as one program
+    memory: bytes: {"parameters", "blocks": of weights=, "cache": for one token of a sequence, "arena": {phase: for a run}};
+    the last two only for a model that runs as one program
     """
 
     report: KernelizeReport
@@ -36,13 +36,13 @@ class ModelPlan:
     _program: Any = dataclasses.field(default=None, repr=False)
 
     def steps(self, batch: int = 1, length: int = 1, past: int = 0) -> list[dict[str, Any]]:
-        """Each step of a run of these sizes in order: {"operation", "kernel_id"}."""
+        """Returns the steps of a run of these sizes in order: {"operation", "kernel_id"}."""
         program = self._required()
         kernels = program.kernels(*self._arguments(batch, length, past))
         return [{"operation": o, "kernel_id": k} for o, k in zip(program.operations, kernels, strict=True)]
 
     def explain(self, step: int, batch: int = 1, length: int = 1, past: int = 0) -> dict[str, Any]:
-        """The selection report of one step: the kernel, its rivals and why each lost."""
+        """Returns the selection report of one step: the kernel, and why each other kernel was not chosen."""
         return self._required().explain(step, *self._arguments(batch, length, past))
 
     def _required(self) -> Any:
@@ -90,16 +90,16 @@ def _plan(model: nn.Module, report: KernelizeReport) -> ModelPlan:
 
 
 def compile(model: nn.Module, weights: str | None = None, **options: Any) -> ModelPlan:
-    """`kernelize`, and the plan of what runs from here on. options: those of `kernelize`.
+    """Kernelizes a model and returns the plan of how it runs from now on. options: those of `kernelize`.
 
-    Where all decoder layers are what the operations compute they run as one program from C++; `plan.phases` says by
-    which kernels, `plan.explain` why. `unkernelize(model)` puts everything back.
+    If the operations can compute all layers, the layers run as one program from C++; `plan.phases` lists its kernels, and
+    `plan.explain` says why they were chosen. `unkernelize(model)` restores the model.
     """
     return _plan(model, kernelize(model, weights, **options))
 
 
 def dry_run(model: nn.Module, weights: str | None = None, **options: Any) -> ModelPlan:
-    """The plan that `compile` would return; the model is afterwards what it was before."""
+    """Returns the plan that `compile` would return, and leaves the model unchanged."""
     if options.get("release_originals"):
         raise InvalidRequestError(
             "release_originals", "none for dry_run, which changes nothing", "True", "leave it out"

@@ -335,7 +335,7 @@ def _refuse_unproven(model, findings):
 
 
 def unkernelize(model: nn.Module) -> bool:
-    """Puts everything back as it was before `kernelize`; returns whether there was something to undo.
+    """Restores a model as it was before `kernelize`; returns whether there was something to undo.
 
     Raises RuntimeError while another thread runs the model, and ReleasedWeightError where parameters were released.
     """

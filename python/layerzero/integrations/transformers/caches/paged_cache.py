@@ -42,7 +42,7 @@ def refusal(what: str, wanted: Any, got: Any, fix: str) -> InvalidRequestError:
 
 
 class UnservedLayerError(InvalidRequestError, AttributeError):
-    """A model asks its cache for more than keys and values; for `hasattr` and `getattr` the same as a missing attribute."""
+    """A model asks its cache for more than keys and values. `hasattr` and `getattr` see a missing attribute."""
 
 
 def _keeps_more(name: str) -> UnservedLayerError:
@@ -53,7 +53,7 @@ def _keeps_more(name: str) -> UnservedLayerError:
 
 
 class PagedLayer(CacheLayerMixin):
-    """What Transformers may ask of one layer; the cache does it for all. `keys` and `values` are gathered copies."""
+    """One layer of a PagedCache, as Transformers sees it. `keys` and `values` are gathered copies."""
 
     is_sliding = False  # a layer with a window keeps all positions: attention gets the window
     is_croppable = True
@@ -109,10 +109,11 @@ class PagedLayer(CacheLayerMixin):
 
 
 class PagedCache(Cache):
-    """One batch of sequences. One thread at a time; caches of one manager may be used by many.
+    """A Transformers cache for one batch of sequences, whose keys and values are in the blocks of a KVCacheManager.
 
-    manager: paged or contiguous; where nothing is attached to it, storage is allocated with the first rows. A call for
-    which there are too few blocks raises KVCacheFullError and changes nothing.
+    One thread at a time may use a cache; several threads may use caches of one manager. manager: paged or contiguous; if it
+    has no storage, storage is allocated with the first rows. A call that needs more blocks than are free raises
+    KVCacheFullError and changes nothing.
     """
 
     layers: list[Any]  # PagedLayer: a layer is created when it is written first
@@ -134,11 +135,11 @@ class PagedCache(Cache):
     # ---- a batch
 
     def begin(self, input_ids: torch.Tensor, attention_mask: Any = None, salt: int = 0) -> int:
-        """Says which (batch, length) ids come, and returns how many leading positions need not be computed.
+        """Announces the (batch, length) ids of the prompts, and returns how many leading positions need not be computed.
 
-        Those are full blocks that other caches of this manager have left at their `end`, as far as every row finds some;
-        `generate` goes on after them. attention_mask: as the model gets it, zeros at the left of a row are padding.
-        salt: keeps apart what depends on more than ids, see KVCacheManager.allocate.
+        Their keys and values are in full blocks that other caches of this manager left at their `end`; all rows must have
+        them. `generate` continues after them. attention_mask: the model's mask, where zeros at the left of a row are padding.
+        salt: separates caches that depend on more than ids, see KVCacheManager.allocate.
         """
         if self._sequences:
             raise refusal("begin", "an empty cache", f"one of {len(self._sequences)} sequences", "call end() first")
@@ -163,7 +164,7 @@ class PagedCache(Cache):
         return common
 
     def end(self) -> None:
-        """Releases the blocks. Full ones of prompts that `begin` got stay known until room is needed."""
+        """Frees the blocks. Full blocks of prompts that `begin` got can be shared until their room is needed."""
         if self._sequences and self._prompts:
             self._truncate(min((layer.length for layer in self.layers), default=self._begun))
             for own in self._sequences:
@@ -171,7 +172,7 @@ class PagedCache(Cache):
         self.reset()
 
     def reset(self) -> None:
-        """Releases the blocks; nothing stays known."""
+        """Frees the blocks; none of them can be shared later."""
         _free_all(self.manager, self._sequences)
         self._absent, self._prompts, self._padding = [], [], []
         self._set_length(0)
@@ -187,15 +188,15 @@ class PagedCache(Cache):
         self._set_length(length)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """The rows of beams: those named twice share blocks."""
+        """Reorders the rows for beam search; a row that is named twice is forked and shares its blocks."""
         self._take(beam_idx.tolist())
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Each row `repeats` times, as forks."""
+        """Repeats each row `repeats` times, as forks that share blocks."""
         self._take([row for row in range(len(self._sequences)) for _ in range(repeats)])
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """The rows that are named or, by booleans, marked; the others give their blocks back."""
+        """Keeps the rows with these indices, or those marked True; the others free their blocks."""
         self._take(torch.arange(len(self._sequences))[indices.cpu()].tolist())
 
     def __deepcopy__(self, memo: Any) -> "PagedCache":
@@ -214,24 +215,24 @@ class PagedCache(Cache):
     def __reduce__(self) -> Any:
         raise refusal("pickle", "a cache that stays in its process", "a call to write it down", "use a DynamicCache")
 
-    # ---- what Transformers asks
+    # ---- called by Transformers
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Positions so far, padding among them."""
+        """Returns the number of positions so far, padding included."""
         return self.layers[layer_idx].length if layer_idx < len(self.layers) else self._begun
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """(keys that `query_length` further rows see, 0)."""
+        """Returns (number of keys that `query_length` further rows see, 0)."""
         return self.get_seq_length(layer_idx) + int(query_length), 0
 
     @property
     def is_linear(self) -> list[bool]:
-        """Of each layer whether it keeps a state; of a cache without layers that none will."""
+        """False for each layer: none keeps a state."""
         return [False] * max(len(self.layers), 1)
 
     @property
     def batch_size(self) -> int:
-        """Rows of the batch; -1 before there are any."""
+        """The number of rows; -1 before there are any."""
         return len(self._sequences) or -1
 
     def update(
@@ -253,7 +254,7 @@ class PagedCache(Cache):
         return layer.keys, layer.values
 
     def gathered(self, index: int, half: int) -> Any:
-        """Contiguous (batch, heads, positions, size) of a layer's keys (0) or values (1); None before there are any."""
+        """Returns a layer's keys (half 0) or values (half 1) as one tensor (batch, heads, positions, size); None before there are any."""
         length = self.layers[index].length
         if not length:
             return None
@@ -263,16 +264,16 @@ class PagedCache(Cache):
         return rows.view(len(self._sequences), length, *memory.shape[2:]).transpose(1, 2).contiguous()
 
     def _no_states(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: this cache holds keys and values alone."""
+        """Raises InvalidRequestError: this cache holds only keys and values."""
         raise refusal("model", "layers with keys and values", "one that keeps states", "use its own cache")
 
     has_previous_state = get_conv_state = update_conv_state = _no_states
     get_recurrent_state = update_recurrent_state = update_indexer = _no_states
 
-    # ---- what programs ask
+    # ---- called by programs
 
     def padding(self, masks: list[tuple[Any, int | None]], batch: int, length: int) -> list[int] | None:
-        """How many positions at the left of each row the masks of a call hide, or None where they do other things too.
+        """Returns how many positions at the left of each row the masks of a call hide; None if they hide others too.
 
         masks: (mask, window) of each group of layers; a mask is None, (batch, positions) or (batch or 1, 1, rows,
         positions) of what a row sees. Raises InvalidRequestError for padding that this cache has left out and a mask shows.
@@ -297,9 +298,8 @@ class PagedCache(Cache):
 
     @contextmanager
     def extended(self, sizes: list[Sizes], like: torch.Tensor, pads: list[int]) -> Iterator[tuple[Any, ...]]:
-        """Room for `like` (batch, length, width) after the positions so far: (slots, qo_indptr, kv_indptr, kv_indices,
-        kv_last_page_len, then keys and values of each layer of `sizes`, and their scales if the manager has any). The
-        rows are written when the context ends."""
+        """Reserves positions for `like` (batch, length, width) and yields (slots, qo_indptr, kv_indptr, kv_indices,
+        kv_last_page_len, then keys and values of each layer of `sizes`, and their scales if the manager has any). The caller writes the rows within the block; on an error the positions are freed."""
         batch, length, past = like.shape[0], like.shape[1], self.get_seq_length()
         absent, of = self._absent, (sizes, like.dtype, self.manager.has_scales)
         if self._storage is None or self._storage[0] != of:
@@ -326,8 +326,8 @@ class PagedCache(Cache):
         return found
 
     def storage(self, sizes: list[Sizes], like: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """(keys, values) of layers: (blocks, block_size, heads, size) each, on the device of `like`, and of its dtype where
-        there are no scales."""
+        """Returns (keys, values) of layers: (blocks, block_size, heads, size) each, on the device of `like` and, without scales, of
+        its dtype."""
         manager, found = self.manager, []
         self._dtype = like.dtype
         for index, heads, key, value in sizes:
@@ -359,7 +359,7 @@ class PagedCache(Cache):
             layer.length = length
 
     def _extend(self, batch: int, total: int, absent: list[int]) -> None:
-        """All sequences get the positions up to `total`, or none does."""
+        """Reserves the positions up to `total` for all sequences, or for none."""
         if self._sequences and batch != len(self._sequences):
             raise refusal("batch", f"{len(self._sequences)} rows as before", batch, "call end() before another batch")
         before = [self.manager.length(own) for own in self._sequences]
@@ -393,7 +393,7 @@ class PagedCache(Cache):
         return self.manager.fork(own, -next(_serials))[0]
 
     def _take(self, rows: list[int]) -> None:
-        """The batch becomes these rows of it."""
+        """Replaces the batch by these rows of it."""
         before, taken, forks = list(self._sequences), [], []
         try:
             for place, row in enumerate(rows):
@@ -424,7 +424,7 @@ class PagedCache(Cache):
         return torch.nn.functional.pad(slots, (end - begin - len(slots), 0), value=-1)
 
     def _tables(self, past: int, length: int) -> tuple[torch.Tensor, ...]:
-        """What the operations on packed sequences take: padding is sequences without keys."""
+        """The tables for operations on packed sequences, in which padding is a sequence without keys."""
         given = self.manager.get_attention_input(self._sequences)
         offsets, pages, last = given.kv_indptr, given.kv_indices, given.kv_last_page_len
         rows = torch.arange(len(self._sequences) + 1, dtype=torch.int32) * length
