@@ -16,8 +16,10 @@ from layerzero.inspection.text import terminal_width
 from layerzero.models.options import DTYPES
 
 SCORE = (
-    "score: the highest runs; of kernels whose times noise does not separate, the highest without the measured term. priority is the kernel's declared rank, for these sizes and this device; a measured kernel loses 10 points for each "
-    "time that it takes longer than the fastest; preferred and avoided are the policy's; transforms are copies of the arguments."
+    "score: the kernel with the highest score runs. If measured times do not differ beyond noise, the score without the "
+    "term `measured` decides. priority: the rank that the kernel declares for these sizes and this device. measured: minus "
+    "10 points for each multiple of the fastest time that the kernel takes longer. preferred, avoided: from the policy. "
+    "transforms: the cost of copying arguments."
 )
 
 
