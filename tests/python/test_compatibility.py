@@ -13,8 +13,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from layerzero.backends import FOLDER, compatibility, shared_objects  # noqa: E402
-from layerzero.backends.compatibility import Runtime  # noqa: E402
+from layerzero.backends import FOLDER, compatibility, runtime, shared_objects  # noqa: E402
+from layerzero.backends.runtime import Runtime  # noqa: E402
+from layerzero.host import optional  # noqa: E402
 
 PACKAGE = Path(lz.__file__).parent
 COMPILER = shutil.which("cc") or shutil.which("gcc")
@@ -141,19 +142,19 @@ def test_a_library_with_a_build_for_each_runs(library, monkeypatch):
     library("lz_both", "libcudart.so.12", "libcudart.so.13")
     library("lz_static")
     for major in (12, 13):
-        monkeypatch.setattr(compatibility, "of_process", lambda major=major: Runtime("CUDA", major, "torch"))
+        monkeypatch.setattr(runtime, "of_process", lambda major=major: Runtime("CUDA", major, "torch"))
         assert compatibility.refusal([{"import": "lz_both"}]) == "" == compatibility.refusal([{"import": "lz_static"}])
-    monkeypatch.setattr(compatibility, "of_process", lambda: Runtime("ROCm", 7, "torch"))
+    monkeypatch.setattr(runtime, "of_process", lambda: Runtime("ROCm", 7, "torch"))
     assert "ROCm 7" in compatibility.refusal([{"import": "lz_both"}])
 
 
 def test_the_runtime_of_torch_on_disk_is_that_of_torch_loaded(monkeypatch):
     import torch
 
-    on_disk, text = compatibility._of_torch_on_disk()
+    on_disk, text = runtime._of_torch_on_disk()
     assert (on_disk["CUDA"], on_disk["ROCm"], text) == (torch.version.cuda, torch.version.hip, torch.__version__)
     monkeypatch.setattr(torch.version, "cuda", "12.6")
-    assert compatibility.of_process()[:2] == ("CUDA", 12)
+    assert runtime.of_process()[:2] == ("CUDA", 12)
 
 
 DEVICES = {"devices": [{"platform": "cuda", "simulated": False, "facts": {"sm": 90, "cuda_version": 13000}}]}
@@ -168,11 +169,11 @@ def record(**changes):
 def test_states(monkeypatch):
     rows = ({"version": "1.2", "torch": "2.11", "cuda": 13, "sm": [90], "by": "cases on a device"},)
     monkeypatch.setattr(compatibility, "tested", lambda name: rows)
-    monkeypatch.setattr(compatibility, "of_process", lambda: Runtime("CUDA", 13, "torch"))
+    monkeypatch.setattr(runtime, "of_process", lambda: Runtime("CUDA", 13, "torch"))
     monkeypatch.setattr(
         compatibility.Here,
         "of",
-        lambda devices: compatibility.Here("2.11.0+cu130", compatibility.of_process(), frozenset({90}), 13000),
+        lambda devices: compatibility.Here("2.11.0+cu130", runtime.of_process(), frozenset({90}), 13000),
     )
 
     def state(**changes):
@@ -229,7 +230,7 @@ def test_what_a_wheel_declares(monkeypatch):
     ],
 )
 def test_ranges(wanted, meets):
-    assert compatibility.meets("2.11.0+cu130", wanted) == meets
+    assert optional.meets("2.11.0+cu130", wanted) == meets
 
 
 def test_tested_combinations_are_of_shipped_backends():

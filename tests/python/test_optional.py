@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
 from layerzero.host import optional  # noqa: E402
-from layerzero.host.optional import PACKAGES, in_range, install_command  # noqa: E402
+from layerzero.host.optional import PACKAGES, install_command, meets  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(lz.__file__).parent.parent
@@ -35,7 +35,7 @@ def test_extras_have_the_tested_ranges():
     }
     for name in PACKAGES:  # what the tests run with is in the range
         version = optional.version_of(name)
-        assert version is None or in_range(version, PACKAGES[name].tested), name
+        assert version is None or meets(version, PACKAGES[name].tested), name
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_extras_have_the_tested_ranges():
     [("5.17", True), ("5.24.3", True), ("5.16.9", False), ("5.25.0.dev0", False), ("5.24.1+local", True), ("6", False)],
 )
 def test_ranges(version, fits):
-    assert in_range(version, ">=5.17,<5.25") == fits
+    assert meets(version, ">=5.17,<5.25") == fits
 
 
 def test_one_command_installs_all_that_is_missing():

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from layerzero.backends import FOLDER, availability, compatibility, prebuilt  # noqa: E402
-from layerzero.backends.compatibility import Runtime  # noqa: E402
+from layerzero.backends import FOLDER, availability, compatibility, prebuilt, runtime  # noqa: E402
+from layerzero.backends.runtime import Runtime  # noqa: E402
 
 REQUIRES = [{"import": "lz_fi", "distribution": "lz-fi"}]
 DECLARED = (
@@ -45,7 +45,7 @@ def site(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setattr(prebuilt, "_declared", lambda backend: DECLARED if backend == "lz_fi" else ())
     monkeypatch.setattr(availability, "_installed", availability.optional.version_of)
-    monkeypatch.setattr(compatibility, "of_process", lambda: Runtime("CUDA", 13, "torch"))
+    monkeypatch.setattr(runtime, "of_process", lambda: Runtime("CUDA", 13, "torch"))
     return folder
 
 

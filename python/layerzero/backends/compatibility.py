@@ -14,71 +14,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from layerzero.backends import matrix, prebuilt, shared_objects
+from layerzero.backends import matrix, prebuilt, runtime, shared_objects
+from layerzero.backends.runtime import Runtime
 from layerzero.errors import ConfigError, LayerZeroCompatibilityWarning
 from layerzero.host import optional
 from layerzero.host.policy import policy_in_force
 
 FOLDER = Path(__file__).parent
 OWN = {"layerzero.cpu": frozenset[int](), "layerzero.cuda": frozenset({90})}  # GPUs on which own kernels passed
-RUNTIMES = re.compile(r"lib(cudart|cublas|cublasLt|nvrtc|amdhip64)\.so\.(\d+)")
 _PIN = re.compile(r"^([A-Za-z0-9_.-]+)\s*\(?([<>=!~][^;)]*)\)?\s*(;.*)?$")
-
-
-class Runtime(NamedTuple):
-    """A major version of a GPU runtime, and where it was read."""
-
-    name: str  # "CUDA" or "ROCm"
-    major: int
-    origin: str
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.major}"
-
-
-def of_process() -> Runtime | None:
-    """Returns the runtime that torch is built for, else the one that is loaded already; None if there is none."""
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        version = getattr(torch, "version", None)
-        found = {"CUDA": getattr(version, "cuda", None), "ROCm": getattr(version, "hip", None)}
-        text = getattr(torch, "__version__", "")
-    else:
-        found, text = _of_torch_on_disk()
-    for name, number in found.items():
-        if number:
-            return Runtime(name, int(str(number).partition(".")[0]), f"torch {text}")
-    loaded = loaded_runtimes()
-    return loaded[0] if loaded else None
-
-
-@functools.cache
-def _of_torch_on_disk() -> tuple[dict[str, str | None], str]:
-    """Returns the versions of CUDA and ROCm and torch's own from torch's version.py, without importing torch."""
-    spec = importlib.util.find_spec("torch")
-    folders = spec.submodule_search_locations if spec else None
-    path = Path(folders[0], "version.py") if folders else None
-    if path is None or not path.is_file():
-        return {}, ""
-    text = path.read_text()
-    names = {"CUDA": "cuda", "ROCm": "hip", "": "__version__"}
-    found = {key: re.search(rf"^{name}\b[^=]*= '([^']+)'", text, re.MULTILINE) for key, name in names.items()}
-    values = {key: match.group(1) if match else None for key, match in found.items()}
-    return values, values.pop("") or ""
-
-
-def loaded_runtimes() -> list[Runtime]:
-    """Returns the runtimes whose libraries are mapped into this process."""
-    try:
-        text = Path("/proc/self/maps").read_text()
-    except OSError:
-        return []
-    found = {_runtime(name, major): name for name, major in RUNTIMES.findall(text) if name in ("cudart", "amdhip64")}
-    return sorted(Runtime(*key, f"lib{name} is loaded") for key, name in found.items())
-
-
-def _runtime(library: str, major: str) -> tuple[str, int]:
-    return ("ROCm" if library == "amdhip64" else "CUDA", int(major))
 
 
 @functools.lru_cache(maxsize=256)
@@ -108,8 +52,8 @@ def links(module: str, distribution: str = "") -> frozenset[tuple[str, int]]:
     found = set()
     for path in files_of(module, distribution):
         for name in shared_objects.libraries_of(path):
-            if match := RUNTIMES.match(name):
-                found.add(_runtime(match.group(1), match.group(2)))
+            if match := runtime.RUNTIMES.match(name):
+                found.add(runtime.of_library(match.group(1), match.group(2)))
     return frozenset(found)
 
 
@@ -126,7 +70,7 @@ def refusal(requirements: list[dict[str, str]]) -> str:
     if not requirements:
         return ""
     library, built = requirements[0], links_of(requirements)
-    here = of_process() if built else None
+    here = runtime.of_process() if built else None
     if here is None or (here.name, here.major) in built:
         return ""
     name = library.get("distribution") or library["import"]
@@ -229,30 +173,9 @@ def unmet_pins(distribution: str) -> list[str]:
         if match is None or match.group(3):  # with a marker: of an extra, or of another platform
             continue
         installed = optional.version_of(match.group(1))
-        if installed is not None and not meets(installed, match.group(2)):
+        if installed is not None and not optional.meets(installed, match.group(2)):
             found.append(f"declares {match.group(1)}{match.group(2).strip()}, installed is {installed}")
     return found
-
-
-def meets(version: str, wanted: str) -> bool:
-    """True if a version meets ">=a,<b" by its release numbers."""
-    here = optional.release_numbers(version)
-    for part in wanted.split(","):
-        sign, text = re.match(r"\s*([<>=!~]+)\s*(.*?)\s*$", part).groups()  # type: ignore[union-attr]
-        there = optional.release_numbers(text.removesuffix(".*"))
-        same = here[: len(there)] == there if text.endswith(".*") else here == there
-        tests = {
-            "==": same,
-            "!=": not same,
-            ">=": here >= there,
-            "<=": here <= there,
-            ">": here > there,
-            "<": here < there,
-            "~=": here >= there and here[: len(there) - 1] == there[:-1],
-        }
-        if not tests.get(sign, True):
-            return False
-    return True
 
 
 class Here(NamedTuple):
@@ -269,7 +192,7 @@ class Here(NamedTuple):
         facts = [d["facts"] for d in devices["devices"] if d["platform"] == "cuda" and not d["simulated"]]
         torch = getattr(sys.modules.get("torch"), "__version__", None) or optional.version_of("torch")
         driver = min((fact["cuda_version"] for fact in facts), default=None)
-        return cls(torch, of_process(), frozenset(fact["sm"] for fact in facts), driver)
+        return cls(torch, runtime.of_process(), frozenset(fact["sm"] for fact in facts), driver)
 
 
 @functools.cache

@@ -107,10 +107,8 @@ def _same(wanted: str | None, version: str | None) -> bool:
 
 
 def _has(name: str, wanted: str) -> bool:
-    from layerzero.backends.compatibility import meets
-
     version = optional.version_of(name)
-    return version is not None and meets(version, wanted)
+    return version is not None and optional.meets(version, wanted)
 
 
 def row_of(backend: dict[str, Any], here: Any, by: str) -> dict[str, Any] | None:

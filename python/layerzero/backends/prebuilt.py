@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from layerzero.backends import shared_objects
+from layerzero.backends import runtime, shared_objects
 from layerzero.host import optional
 
 FOLDER = Path(__file__).parent
@@ -104,23 +104,19 @@ def _folder(one: dict[str, str], module: str) -> dict[str, Any] | None:
 
 def _linked(files: Any) -> str | None:
     """Returns the major version of CUDA that the first file with one links."""
-    from layerzero.backends.compatibility import RUNTIMES
-
     for file in files:
         for name in shared_objects.libraries_of(file):
-            if (match := RUNTIMES.match(name)) and match.group(1) != "amdhip64":
+            if (match := runtime.RUNTIMES.match(name)) and match.group(1) != "amdhip64":
                 return match.group(2)
     return None
 
 
 def _problem(artefact: dict[str, Any], one: dict[str, str], library: dict[str, str], version: str | None) -> str | None:
-    from layerzero.backends.compatibility import of_process
-
     name, own = artefact["name"], artefact["version"]
     if own and version and optional.release_numbers(own) != optional.release_numbers(version):
         wanted = library.get("distribution", library["import"])
         return f"{name} {own} is of another release than {wanted} {version}: install {one['distribution']}=={version}"
-    here = of_process()
+    here = runtime.of_process()
     if (
         artefact["cuda"]
         and here is not None

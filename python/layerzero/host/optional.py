@@ -5,6 +5,7 @@ pyproject.toml's extras have the same ranges; tests/python/test_optional.py comp
 
 import contextlib
 import importlib.util
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -68,7 +69,7 @@ def as_not_installed(error: ImportError, what: str) -> NotInstalledError | None:
     if not _installed(root):
         return not_installed([root], what)
     version = version_of(root)
-    if version is None or in_range(version, PACKAGES[root].tested):
+    if version is None or meets(version, PACKAGES[root].tested):
         return None
     fix = install_command(root)
     got = f"{version}, which lacks what is used ({error})"
@@ -105,10 +106,25 @@ def version_of(name: str) -> str | None:
         return None
 
 
-def in_range(version: str, tested: str) -> bool:
-    """True if a version fits ">=a,<b"."""
-    low, high = (release_numbers(part.lstrip("<>=")) for part in tested.split(","))
-    return low <= release_numbers(version) < high
+def meets(version: str, wanted: str) -> bool:
+    """True if a version meets ">=a,<b" by its release numbers."""
+    here = release_numbers(version)
+    for part in wanted.split(","):
+        sign, text = re.match(r"\s*([<>=!~]+)\s*(.*?)\s*$", part).groups()  # type: ignore[union-attr]
+        there = release_numbers(text.removesuffix(".*"))
+        same = here[: len(there)] == there if text.endswith(".*") else here == there
+        tests = {
+            "==": same,
+            "!=": not same,
+            ">=": here >= there,
+            "<=": here <= there,
+            ">": here > there,
+            "<": here < there,
+            "~=": here >= there and here[: len(there) - 1] == there[:-1],
+        }
+        if not tests.get(sign, True):
+            return False
+    return True
 
 
 def release_numbers(version: str) -> tuple[int, ...]:
@@ -135,7 +151,7 @@ def report() -> list[dict[str, Any]]:
     found = []
     for name, package in PACKAGES.items():
         version = version_of(name)
-        fits = version is not None and in_range(version, package.tested)
+        fits = version is not None and meets(version, package.tested)
         entry = {"name": name, "version": version, "tested": package.tested, "in_range": fits}
         found.append({**entry, "purpose": package.purpose, "fix": None if fits else install_command(name)})
     return found

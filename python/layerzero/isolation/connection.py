@@ -2,7 +2,6 @@
 calls the methods below for what is rare: errors, warnings, tensors on devices and unusual ones.
 """
 
-import os
 import time
 from typing import Any, NoReturn
 
@@ -12,7 +11,6 @@ from layerzero.host.policy import Isolation
 from layerzero.isolation import devices, failures, process, protocol
 from layerzero.isolation.protocol import Kind, Unsendable
 
-SPIN_US = 50.0  # before this side sleeps
 FIX = "`layerzero health show` has the breaker; `layerzero doctor` the workers"
 
 
@@ -22,11 +20,6 @@ class Lost(Exception):
     def __init__(self, document: dict[str, Any]) -> None:
         super().__init__(document["text"])
         self.document = document
-
-
-def spin_us() -> float:
-    """Returns how long a side spins: not at all on one processor."""
-    return SPIN_US if (os.cpu_count() or 1) > 1 else 0.0
 
 
 class Connection:

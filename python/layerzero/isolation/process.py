@@ -18,7 +18,7 @@ from layerzero import _layerzero
 from layerzero.errors import NotInstalledError
 from layerzero.host import policy
 from layerzero.host.policy import Isolation
-from layerzero.isolation import arena
+from layerzero.isolation import arena, protocol
 
 ENGINES = ("docker", "podman")
 _BOOT = (
@@ -53,9 +53,7 @@ def command(module: str, function: str, **arguments: Any) -> list[str]:
 
 
 def _channel(file: int, size: int, ours: socket.socket) -> Any:
-    from layerzero.isolation.connection import spin_us
-
-    return _layerzero.worker_open(file, size, ours.fileno(), ours.fileno(), spin_us(), False)
+    return _layerzero.worker_open(file, size, ours.fileno(), ours.fileno(), protocol.spin_us(), False)
 
 
 def start(library: str, mode: str, settings: Isolation) -> Started:

@@ -3,6 +3,7 @@ has a bounded length, exact fields and checked types.
 """
 
 import json
+import os
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
@@ -12,6 +13,12 @@ from layerzero import _layerzero
 VERSION = 2
 MAX_TEXT = 8 * 1024  # bytes of one text
 MAX_WARNINGS = 16  # of one call
+SPIN_US = 50.0  # that a side waits for a message before it sleeps
+
+
+def spin_us() -> float:
+    """Returns how long a side spins: not at all on one processor."""
+    return SPIN_US if (os.cpu_count() or 1) > 1 else 0.0
 
 
 class Kind(IntEnum):

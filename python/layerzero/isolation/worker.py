@@ -149,9 +149,7 @@ def run(arena: int, size: int, receive: int, send: int, memory_mb: int) -> None:
     faulthandler.enable()
     _limit(memory_mb)
     _keep_memory()
-    from layerzero.isolation.connection import spin_us
-
-    channel = _layerzero.worker_open(arena, size, receive, send, spin_us(), True)
+    channel = _layerzero.worker_open(arena, size, receive, send, protocol.spin_us(), True)
     os.close(arena)
     try:
         Worker(channel).serve()
