@@ -31,7 +31,7 @@ constexpr const KernelFamily* kTable[] = {
 extern \"C\" {
 extern LZ_EXPORT const char lz_cuda_build_id[];
 const char lz_cuda_build_id[] = LZ_BUILD_ID;
-LZ_EXPORT void lz_cuda_dependent_launches(int32_t on) { lz::DependentsAllowed() = on != 0; }
+LZ_EXPORT int32_t lz_cuda_dependent_launches(int32_t on) { return std::exchange(lz::DependentsAllowed(), on != 0); }
 LZ_EXPORT void lz_cuda_rows(const lz::RowReceiver* to) {
   for (const lz::KernelFamily* family : lz::kTable) {
     for (const lz::KernelSpec& spec : *family) lz::Send(spec, *to);

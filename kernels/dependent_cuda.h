@@ -19,20 +19,20 @@ struct DependentShape {
   dim3 grid, block;
   size_t bytes = 0;  // of dynamic shared memory
   void* stream = nullptr;
-  unsigned cluster = 1;  // blocks along x
 };
 
-// Off until somebody asks (lz_cuda_dependent_launches), as captured steps do that it makes faster.
-inline std::atomic<bool>& DependentsAllowed() {
-  static std::atomic<bool> allowed{false};
+// Of this thread's launches. Off until it asks (lz_cuda_dependent_launches), as captured steps do that it makes faster.
+inline bool& DependentsAllowed() {
+  thread_local bool allowed = false;
   return allowed;
 }
 
-// Whether kernels of the current device begin before those before them have ended. Asked once for each device.
+// Whether kernels that this thread launches on the current device begin before those before them have ended. What a
+// device can is asked once.
 inline bool HasDependentLaunches() {
   static std::atomic<int8_t> known[kMostDevices];  // 1: no, 2: yes
   int device = 0;
-  if (!DependentsAllowed().load(std::memory_order_relaxed)) return false;
+  if (!DependentsAllowed()) return false;
   if (cudaGetDevice(&device) != cudaSuccess || device >= kMostDevices) {
     cudaGetLastError();
     return false;
@@ -53,7 +53,7 @@ inline void LetLaterKernelsBegin() {}
 inline void FetchIntoL2(const void*, uint32_t) {}
 template <class... K>
 int32_t LaunchDependent(void (*kernel)(K...), const DependentShape& of, std::type_identity_t<K>... arguments) {
-  emulation::LaunchClusters(of.cluster, of.grid, of.block, of.bytes, of.stream, [=] { kernel(arguments...); });
+  emulation::Launch(of.grid, of.block, of.bytes, of.stream, [=] { kernel(arguments...); });
   return Launched();
 }
 #elif defined(__CUDACC__)
@@ -79,7 +79,7 @@ __device__ inline void FetchIntoL2(const void* from, uint32_t bytes) {
 
 template <class... K>
 int32_t LaunchDependent(void (*kernel)(K...), const DependentShape& of, std::type_identity_t<K>... arguments) {
-  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchAttribute attributes[1] = {};
   cudaLaunchConfig_t config = {};
   config.gridDim = of.grid;
   config.blockDim = of.block;
@@ -90,11 +90,6 @@ int32_t LaunchDependent(void (*kernel)(K...), const DependentShape& of, std::typ
     auto& dependent = attributes[config.numAttrs++];
     dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     dependent.val.programmaticStreamSerializationAllowed = 1;
-  }
-  if (of.cluster > 1) {
-    auto& cluster = attributes[config.numAttrs++];
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {of.cluster, 1, 1};
   }
   void* pointers[] = {&arguments...};
   const cudaError_t launched = cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers);

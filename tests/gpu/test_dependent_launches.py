@@ -26,6 +26,21 @@ def switch():
     library.lz_cuda_dependent_launches(0)
 
 
+def repeated(run, is_captured):
+    """What runs `run` again: itself, or the replay of a graph of it. Returns its result."""
+    if not is_captured:
+        return run
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = run()
+
+    def again():
+        graph.replay()
+        return result
+
+    return again
+
+
 class Layer:
     """A decoder's layer by calls of own kernels; `between` runs after each of them."""
 
@@ -100,16 +115,7 @@ def test_a_weight_that_the_kernel_before_writes(product, is_captured):
         given.copy_(source)
         expected.append(run(torch.cuda.synchronize).clone())
     assert not torch.equal(expected[0], expected[1])
-    again = run
-    if is_captured:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            result = run()
-
-        def again():
-            graph.replay()
-            return result
-
+    again = repeated(run, is_captured)
     for repeat in range(REPEATS):
         given.copy_(sources[repeat % 4])
         assert torch.equal(again(), expected[repeat % 4]), repeat
@@ -128,16 +134,7 @@ def test_an_input_that_the_kernel_after_writes(is_captured):
             lz.rms_norm(second, gain, 1e-6, out=x)
         return result
 
-    again = run
-    if is_captured:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            result = run()
-
-        def again():
-            graph.replay()
-            return result
-
+    again = repeated(run, is_captured)
     for repeat in range(REPEATS):
         assert torch.equal(again(), expected), repeat
 
