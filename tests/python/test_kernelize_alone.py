@@ -8,20 +8,8 @@ pytest.importorskip("transformers")
 import layerzero as lz  # noqa: E402
 from layerzero.integrations.transformers import structure  # noqa: E402
 from layerzero.integrations.transformers.recognise import module as recognised  # noqa: E402
+from linear_kinds import RoundingLinear, TransposedLinear  # noqa: E402
 from small_llama import TOLERANCE, error, logits_of, tiny  # noqa: E402
-
-
-class TransposedLinear(torch.nn.Linear):
-    """As Falcon's: another forward for the same function."""
-
-    def forward(self, rows):
-        product = rows @ self.weight.T
-        return product if self.bias is None else product + self.bias
-
-
-class RoundingLinear(torch.nn.Linear):
-    def forward(self, rows):
-        return super().forward((rows * 8).round() / 8)
 
 
 class WithoutBias(torch.nn.Linear):

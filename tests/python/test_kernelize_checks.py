@@ -1,6 +1,7 @@
 """What looks like a known part and is none is left alone; on an unknown Transformers version each part is tried first."""
 
 import copy
+import functools
 
 import pytest
 
@@ -12,6 +13,7 @@ from layerzero.integrations.transformers import probe  # noqa: E402
 from layerzero.integrations.transformers.run import attention as attention_interface  # noqa: E402
 from layerzero.integrations.transformers.run import experts as experts_interface  # noqa: E402
 from layerzero.models.families import FAMILIES  # noqa: E402
+from linear_kinds import RoundingLinear, TransposedLinear  # noqa: E402
 from small_llama import TOLERANCE, error, logits_of, plan_of, tiny  # noqa: E402
 
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -82,21 +84,6 @@ def test_the_right_mlp_passes_the_check(dtype):
     assert lz.kernelize(model).replaced["MLP"]["count"] == 3
 
 
-class TransposedLinear(torch.nn.Linear):
-    """As Falcon's: another forward for the same function."""
-
-    def forward(self, rows):
-        product = rows @ self.weight.T
-        return product if self.bias is None else product + self.bias
-
-
-class RoundingLinear(torch.nn.Linear):
-    """Stands for quantised activations: the same state, other numbers."""
-
-    def forward(self, rows):
-        return super().forward((rows * 8).round() / 8)
-
-
 class SwitchedLinear(torch.nn.Linear):
     """Has a state of its own that could change what it computes at any time."""
 
@@ -124,22 +111,57 @@ def test_a_subclass_of_linear(kind, reason):
     assert report.replaced["Linear"]["count"] == (22 if reason is None else 21)
 
 
-def test_experts_that_compute_something_else():
-    model = BY_NAME["qwen3_moe"].build()
-    experts = next(module for module in model.modules() if experts_interface.looks_like_experts(module))
+def in_8_bits(rows):
+    return rows.to(torch.float8_e4m3fn).to(rows.dtype)
 
-    def twice(self, *arguments):
-        return 2 * type(self).__mro__[1].forward.__wrapped__(self, *arguments)
+
+# own(rows, ids, weights): the experts' own code.
+WRONG_EXPERTS = {
+    "scaled": lambda own, rows, ids, weights: 2 * own(rows, ids, weights),
+    "rounded": lambda own, rows, ids, weights: own(in_8_bits(rows), ids, weights),
+    "offset": lambda own, rows, ids, weights: own(rows, ids, weights) + rows / 8,
+    "normalised weights": lambda own, rows, ids, weights: own(rows, ids, weights / weights.sum(-1, keepdim=True)),
+    "weights of the first row": lambda own, rows, ids, weights: own(rows, ids, weights[:1].expand_as(weights)),
+    "equal weights": lambda own, rows, ids, weights: own(rows, ids, torch.full_like(weights, 0.5)),
+    "the first expert alone": lambda own, rows, ids, weights: own(rows, ids[:, :1], weights[:, :1]),
+    "the next experts": lambda own, rows, ids, weights: own(rows, (ids + 1) % 4, weights),
+}
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "gpt_oss"])
+@pytest.mark.parametrize("kind", WRONG_EXPERTS)
+def test_experts_that_compute_something_else(kind, name):
+    model = BY_NAME[name].build()
+    experts = next(module for module in model.modules() if experts_interface.looks_like_experts(module))
+    planted_experts(experts, WRONG_EXPERTS[kind])
+    assert "something else" in experts_interface.gate_of(experts)[1]
+    if kind == "scaled":
+        expected = logits_of(model)
+        report = lz.kernelize(model)
+        assert error(logits_of(model), expected) <= TOLERANCE
+        assert "experts" not in report.replaced and any("something else" in reason for reason in report.left.values())
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "gpt_oss"])
+def test_the_right_experts_pass_the_check(name):
+    """Positive control: the same class with its own code."""
+    model = BY_NAME[name].build()
+    experts = next(module for module in model.modules() if experts_interface.looks_like_experts(module))
+    planted_experts(experts, lambda own, *arguments: own(*arguments))
+    assert experts_interface.gate_of(experts)[1] is None
+
+
+def planted_experts(experts, change):
+    """Experts whose own code is `change(what it was, rows, ids, weights)`."""
+
+    def changed(self, *arguments):
+        return change(functools.partial(type(self).__mro__[1].forward.__wrapped__, self), *arguments)
 
     def dispatched(self, *arguments):
-        return twice(self, *arguments)
+        return changed(self, *arguments)
 
-    dispatched.__wrapped__ = twice
+    dispatched.__wrapped__ = changed
     planted(experts, dispatched)
-    expected = logits_of(model)
-    report = lz.kernelize(model)
-    assert error(logits_of(model), expected) <= TOLERANCE
-    assert "experts" not in report.replaced and any("something else" in reason for reason in report.left.values())
 
 
 @pytest.mark.parametrize(("offset", "factor", "limit"), [(2, 1, 7.0), (1, 2, 7.0), (1, 2, 1000.0)])
@@ -167,15 +189,7 @@ def test_a_gate_that_is_replaced_alone():
     """Of experts that compute something else around it."""
     model = BY_NAME["gpt_oss"].build()
     for experts in [part for part in model.modules() if experts_interface.looks_like_experts(part)]:
-
-        def twice(self, *arguments):
-            return 2 * type(self).__mro__[1].forward.__wrapped__(self, *arguments)
-
-        def dispatched(self, *arguments):
-            return twice(self, *arguments)
-
-        dispatched.__wrapped__ = twice
-        planted(experts, dispatched)
+        planted_experts(experts, WRONG_EXPERTS["scaled"])
     report = assert_same_function(model)
     assert report.replaced["experts' gate"]["calls"] and "experts" not in report.replaced
 

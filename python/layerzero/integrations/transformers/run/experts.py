@@ -46,7 +46,8 @@ def _tried(module, gate):
         return None, "its forward does not ask the experts interface"
     rows = structure.rows_for(module.down_proj, sizes_of(module)[1])
     ids = torch.arange(6, device=rows.device).reshape(3, 2) % module.down_proj.shape[0]
-    weights = torch.tensor([[0.75, 0.25]], device=rows.device).expand(3, 2).to(rows.dtype)
+    # Sums other than 1, and others in each row: code that changes the weights shows.
+    weights = torch.tensor([[0.75, 0.5], [0.25, 1.5], [1.0, 0.125]], device=rows.device).to(rows.dtype)
     with torch.no_grad():
         expected = structure.result_of(own, module, rows, ids, weights)
         if structure.agrees_by_row(_call(module, rows, ids, weights, gate), expected):

@@ -11,6 +11,7 @@ from layerzero.integrations.transformers.arguments import signature_of
 from layerzero.integrations.transformers.layers import Alibi, Experts, Layer, Stack
 from layerzero.integrations.transformers.run.block import BlockProgram
 from layerzero.integrations.transformers.run.blocks import GROUP, BlockLinear, join, write_guard
+from layerzero.integrations.transformers.run.experts import apply_gate
 from layerzero.integrations.transformers.run.products import Products
 from layerzero.integrations.transformers.run.released import ReleasedParameter
 from layerzero.integrations.transformers.run.steps import DTYPES
@@ -133,7 +134,7 @@ class StackPlan:
         self.facts = [*once.values()]
         others = [part for part in within if type(part) is not Linear]
         self.facts += [(part.__dict__, "training", False) for part in others]  # a dropout within
-        self.facts += [(part.__dict__, "_apply_gate", None) for part in others if hasattr(part, "_apply_gate")]
+        self.facts += [(p.__dict__, "_apply_gate", _gate_of_ours(p)) for p in others if hasattr(p, "_apply_gate")]
         # The tables are the modules' own objects: a hook, a swapped part or a replaced forward shows in them.
         self.hooks = [table for module in modules for table in hooks_of(module)]
         self.parts = [module._modules for module in [holder, *modules] if module._modules]
@@ -324,6 +325,13 @@ class StackPlan:
         if "steps" not in held:
             held["steps"] = make()
         return held["steps"]
+
+
+def _gate_of_ours(experts):
+    """What `kernelize` has put in the place of the gate alone, where no operation takes the experts' weights; else None. It computes
+    the same, so it is no change, but such experts are none for a program."""
+    given = experts.__dict__.get("_apply_gate")
+    return given if getattr(given, "func", None) is apply_gate else None
 
 
 def plans_of(model):
