@@ -1,5 +1,7 @@
 """Decode steps as graphs, without a device: what a capture records is run again at each replay. tests/gpu/test_captured.py captures."""
 
+# ruff: noqa: F811  (fixtures are imported)
+
 import contextlib
 import copy
 import json
@@ -12,68 +14,16 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+import block_families  # noqa: E402
 import layerzero as lz  # noqa: E402
+from captured_fakes import capturing, generated, llama, pair, replayed  # noqa: E402, F401
 from layerzero.integrations.transformers.arguments import cache_argument, cache_of  # noqa: E402
 from layerzero.integrations.transformers.caches import rows_cache  # noqa: E402
-from layerzero.integrations.transformers.run import captured, captured_step, decoder  # noqa: E402
+from layerzero.integrations.transformers.run import captured, captured_step, experts  # noqa: E402
 from layerzero.integrations.transformers.run import plan as plan_module  # noqa: E402
 from layerzero.integrations.transformers.run.products import side_by_side  # noqa: E402
 
 CACHES = [None, "static"]
-
-
-@pytest.fixture
-def replayed(monkeypatch):
-    """Takes CPU calls for calls on a device; counts captures and replays."""
-    counted = types.SimpleNamespace(captures=0, replays=0)
-
-    def record(warm_up, run, pool):
-        warm_up()
-        counted.captures += 1
-
-        def replay():
-            counted.replays += 1
-            run()
-
-        return replay
-
-    why_not = captured.why_not
-    on_device = lambda hidden, cache: why_not(types.SimpleNamespace(is_cuda=True, shape=hidden.shape), cache)  # noqa: E731
-    monkeypatch.setattr(captured, "record", record)
-    monkeypatch.setattr(captured, "why_not", on_device)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "a stream")
-    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    return counted
-
-
-def llama(dtype=torch.float32, **further):
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
-    config = transformers.LlamaConfig(
-        vocab_size=100, num_hidden_layers=2, max_position_embeddings=512, **sizes, **further
-    )
-    theirs = transformers.LlamaForCausalLM(config).to(dtype).eval()
-    ours = copy.deepcopy(theirs)
-    return theirs, ours, lz.kernelize(ours)
-
-
-@pytest.fixture
-def pair(replayed):
-    """A model, its kernelized copy and the report; captures in kernelize's own trials do not count."""
-    models = llama()
-    replayed.captures = replayed.replays = 0
-    return models
-
-
-def generated(model, cache, padded=False, tokens=12):
-    ids = torch.arange(3, 43).view(2, 20)
-    mask = torch.ones_like(ids)
-    if padded:
-        mask[0, :7] = 0
-    options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "cache_implementation": cache}
-    return model.generate(ids, attention_mask=mask, **options)
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -209,14 +159,6 @@ def of_family(name, **further):
     return theirs, ours, lz.kernelize(ours, quiet=True)
 
 
-@pytest.fixture
-def capturing(replayed):
-    """As on a CUDA device, where layers of more families are called one by one."""
-    decoder.CAPTURING.add("cpu")
-    yield replayed
-    decoder.CAPTURING.discard("cpu")
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_steps_of_other_families(family, capturing):
     if not hasattr(transformers, f"{family}ForCausalLM"):
@@ -252,6 +194,29 @@ def test_the_report_says_why_steps_are_not_captured(family, further, why, captur
     generated(ours, None)
     (reason,) = report.replaced["decoder"]["aside"]
     assert reason.endswith(f"its steps are not captured: {why}")
+
+
+def test_gates_that_are_replaced_alone_are_no_change(capturing, monkeypatch):
+    """As on a device, where no kernel takes experts whose weights are stored transposed."""
+    judge = experts.judge
+
+    def on_device(module, found):
+        judge(module, found)["reason"] = "expert weights are stored transposed"
+        return module.__dict__["_layerzero_experts"]
+
+    monkeypatch.setattr(experts, "judge", on_device)
+    monkeypatch.setattr(plan_module.StackPlan, "device", property(lambda self: torch.device("cuda")))
+    model = block_families.build("gpt_oss")
+    report = lz.kernelize(model, quiet=True)
+    reasons = str(report)
+    assert "experts' gate" in report.replaced and "its steps are not captured: " in reasons, reasons
+    assert "was changed" not in reasons, reasons
+    parts = [part for part in model.modules() if experts.looks_like_experts(part)]
+    parts[0]._apply_gate = types.MethodType(type(parts[0])._apply_gate, parts[0])  # somebody else's
+    with torch.no_grad():
+        model(torch.arange(3, 13)[None])
+    asides = [plan.why_aside for _, plan in plan_module.plans_of(model)]
+    assert not asides or "an attribute of a module was changed after kernelize" in asides[0], asides
 
 
 def test_few_lengths_of_steps():
@@ -329,59 +294,8 @@ def test_a_compiled_model_is_not_compiled_again_for_each_count():
             assert torch.equal(compiled(ids, use_cache=False).logits, first)
 
 
-VARIANTS = {"none": ("tests.none", False), "torch.linear": ("torch.linear", False)}  # there is no kernel tests.none
-
-
-def test_the_fastest_products_are_kept(monkeypatch, replayed, pair):
-    _, ours, report = pair
-    monkeypatch.setattr(captured, "_variants_of", lambda step: VARIANTS)
-    monkeypatch.setattr(captured, "_times_of", lambda replays: {name: float(len(name)) for name in replays})
-    generated(ours, None)
-    measured = report.replaced["decoder"]["products"]
-    assert measured["2 x 1"] == {"us": {"selected": 8.0, "torch.linear": 12.0}, "taken": "selected"}
-    monkeypatch.setattr(captured, "_times_of", lambda replays: {name: -float(len(name)) for name in replays})
-    with lz.policy(strict_mode=True):  # captured again
-        generated(ours, None)
-    assert report.replaced["decoder"]["products"]["2 x 1"]["taken"] == "torch.linear"
-
-
-def test_a_variant_that_cannot_be_captured_costs_no_other_one_its_memory(monkeypatch, replayed, pair):
-    """A pool is of no use after a capture into it failed."""
-    _, ours, report = pair
-    pools = iter(range(100))
-    record, broken = captured.record, set()
-
-    def record_into(warm_up, run, pool):
-        assert pool not in broken
-        try:
-            return record(warm_up, run, pool)
-        except Exception:
-            broken.add(pool)
-            raise
-
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
-    monkeypatch.setattr(captured, "record", record_into)
-    monkeypatch.setattr(captured, "_variants_of", lambda step: VARIANTS)
-    monkeypatch.setattr(captured, "_times_of", lambda replays: dict.fromkeys(replays, 1.0))
-    generated(ours, None)
-    entry = report.replaced["decoder"]
-    assert broken and not entry.get("not_captured"), entry
-    assert entry["products"]["2 x 1"]["us"].keys() == {"selected", "torch.linear"}
-
-
-def test_a_step_whose_known_variant_fails_runs_with_what_calls_select(monkeypatch, replayed, pair):
-    theirs, ours, report = pair
-    monkeypatch.setattr(captured, "_variants_of", lambda step: VARIANTS)
-    monkeypatch.setattr(captured, "_times_of", lambda replays: {name: -float(len(name)) for name in replays})
-    generated(ours, None)
-    assert report.replaced["decoder"]["products"]["2 x 1"]["taken"] == "torch.linear"
-    monkeypatch.setattr(captured, "_variants_of", lambda step: {"torch.linear": ("tests.none", False)})
-    assert torch.equal(generated(ours, "static"), generated(theirs, "static"))
-    assert any("cannot be captured" in reason for reason in report.replaced["decoder"]["not_captured"])
-
-
 def test_captures_of_two_models_take_turns(monkeypatch, replayed, pair):
-    """Launching early is a switch of the process: no second capture may begin while one has it on."""
+    """What one of them waits for, as moves of weights do, would end the capture of the other."""
     inside = []
 
     @contextlib.contextmanager

@@ -20,7 +20,8 @@ class KernelizeReport:
     "in_program": how often a program ran instead of one of them}. A program of layers has {"count", "operation", "calls",
     `aside`: {why the model's own code ran instead: how often}}; on a CUDA device also "captured": decode steps that ran as
     CUDA graphs, "not_captured": {why a step did not: how often} and "products": {"batch x length" of a step: {"us": {variant:
-    microseconds of a replay}, "taken": the fastest variant}}, where the variant "selected" has the kernels of ordinary calls
+    microseconds of a replay}, "taken": the fastest variant, "variant": its {part of the step: kernel}}}, where the variant "selected" has the kernels of
+    ordinary calls
     left: part -> why the model's own code still computes it
     weights: what weights= did, or None
     """

@@ -20,30 +20,30 @@ from transformers.cache_utils import DynamicCache, StaticCache, StaticLayer
 from layerzero import _layerzero
 from layerzero.host.policy import may_measure, policy_in_force
 from layerzero.integrations.transformers.caches import rows_cache
+from layerzero.integrations.transformers.run import variants
 from layerzero.integrations.transformers.run.captured_step import Inputs, Step, padded_length
+from layerzero.integrations.transformers.run.variants import EARLY, Search, Variant, name_of
 from layerzero.torch import captures
 
 _MOST_GRAPHS = 32  # of one model; the one used least recently is dropped
 LONG = "it is long enough for the device to be busy while the host calls"
-SELECTED = "selected"
 _CUDA_LIBRARY = Path(_layerzero.__file__).parent / "liblayerzero_cuda.so"
-_FEW_ROWS = ("cuda.mlp.linear", "cuda.mlp.linear.long")  # kernels of products of few rows
 _MOST_FEW_ROWS = 16
 _TRIALS = 3  # replays with each kernel that are timed
 _MOST_ROWS = 512  # of one step: above, the device works longer than the host needs for the calls
-# Captures of this process, whose kernels all ask one switch whether they begin early, and moves of weights, which wait for the device.
+# Captures of this process, and moves of weights, which wait for the device: that would end the capture of another thread.
 ONE_AT_A_TIME = threading.RLock()
 
 
 class CapturedSteps:
-    """The graphs of one model with its weights as they are. forward: (Step, rows of the cache) -> last hidden states."""
+    """The graphs of one model with its weights as they are. forward: a DecoderStep."""
 
     def __init__(self, forward: Any) -> None:
         self.forward = forward
         self.steps: OrderedDict[Any, Step] = OrderedDict()
         self.measured: dict[str, dict[str, Any]] = {}  # see counts.KernelizeReport: "products"
         self.refused: dict[Any, str] = {}  # shapes and dtypes of inputs -> why such a step could not be captured
-        self.stamp = _layerzero.plans_stamp()
+        self.stamp = self._stamp()
         self.pool: Any = None  # the memory of the graphs; None: the next one makes it
         self.stream: Any = None  # of the last step
         self.lock = threading.Lock()
@@ -75,28 +75,31 @@ class CapturedSteps:
 
             def run_and_count() -> None:
                 run()
-                for counter in counters:
-                    counter.add_(step.new)
-                step.advance()
+                step.advance(counters)
 
             if step.replay is None and not is_first and kind not in self.refused:
                 self._capture(step, kind, run, run_and_count)
-                step.new.fill_(new)
+                step.advance_by(new)
             (step.replay or run_and_count)()
             step.advanced(past, new)
             reason = "" if step.replay else self.refused.get(kind)
             output = step.output[:, :new]
             return (output.clone() if step.replay else output), reason
 
+    def _stamp(self) -> Any:
+        return _layerzero.plans_stamp(), self.forward.state()
+
     def _drop_outdated(self) -> None:
-        """After the policy or what was measured changed."""
-        stamp = _layerzero.plans_stamp()
-        if self.stamp != stamp:
+        """After the policy, what was measured or the tables of positions changed."""
+        stamp = self._stamp()
+        first_tables = self.stamp[1] is None and stamp[0] == self.stamp[0]  # no graph reads them yet
+        if self.stamp != stamp and not first_tables:
             for step in self.steps.values():
                 step.replay = step.output = None
             self.refused.clear()
             self.measured.clear()
-            self.stamp, self.pool = stamp, None
+            self.pool = None
+        self.stamp = stamp
 
     def _write(self, step: Step, inputs: Inputs, past: int, new: int) -> None:
         stream = torch.cuda.current_stream()
@@ -111,64 +114,61 @@ class CapturedSteps:
         try:
             with ONE_AT_A_TIME:
                 self._capture_fastest(step, run, run_and_count)
-            self.stamp = _layerzero.plans_stamp()  # first calls may have advanced it
+            self.stamp = self._stamp()  # first calls may have advanced it
         except Exception as error:  # of a library, of rotary tables that the host reads, of memory
             self.refused[kind] = f"its step cannot be captured: {type(error).__name__}: {str(error)[:200]}"
-            step.kernel = None  # the step runs call by call from here on
+            step.kernels = {}  # the step runs call by call from here on
             self.pool = None  # torch takes no other capture into the pool of one that failed
 
     def _capture_fastest(self, step: Step, run: Any, run_and_count: Any) -> None:
-        """With the kernels of products that are known for steps of this shape; the first time with each, and the fastest is
-        kept. Replays of the trial advance nothing: they store what the step itself will store."""
-        batch, length = step.inputs.rows.shape[:2]
-        name = f"{batch} x {length}"
+        """As steps of this shape are known to be fastest; the first time in all variants. Replays of the trial advance nothing: they
+        store what the step itself will store."""
+        name = "{} x {}".format(*step.inputs.rows.shape[:2])
         known = self.measured.get(name)
-        made: dict[str, Any] = {}
-        variants = {SELECTED: (None, False)} | _variants_of(step)
-        for variant in [known["taken"]] if known else variants:
-            step.kernel, early = variants[variant]
+
+        def capture(variant: Variant) -> Any:
+            step.kernels = {part: kernel for part, kernel in variant.items() if part != EARLY}
             try:
-                with dependent_launches(early):
-                    made[variant] = record(run, run_and_count, self.pool), step.output
+                with dependent_launches(EARLY in variant):
+                    return record(run, run_and_count, self.pool), step.output
             except Exception:
-                if known or variant == SELECTED:
-                    raise
                 self.pool = torch.cuda.graph_pool_handle()  # see _capture
-        taken = next(iter(made))
-        if len(made) > 1:
-            step.new.fill_(0)
-            times = _times_of({variant: replay for variant, (replay, _) in made.items()})
-            taken = min(times, key=lambda variant: times[variant])
-            self.measured[name] = {"us": times, "taken": taken}
-        step.kernel = variants[taken][0]
-        step.replay, step.output = made[taken]
+                raise
+
+        def times_of(made: dict[str, Any]) -> dict[str, float]:
+            step.advance_by(0)
+            return _times_of({name: replay for name, (replay, _) in made.items()})
+
+        search = Search(capture, times_of)
+        search.first([known["variant"]] if known else _first_variants(step))
+        if search.us and step.length == 1:
+            search.then(self.forward.variants(step))
+        if search.us:
+            self.measured[name] = {"us": search.us, "taken": name_of(search.variant), "variant": search.variant}
+        step.kernels = {part: kernel for part, kernel in search.variant.items() if part != EARLY}
+        step.replay, step.output = search.made
 
 
-def _variants_of(step: Step) -> dict[str, tuple[str | None, bool]]:
-    """Ways to capture a step besides the kernels that its calls select: the kernel of all products, None for those selected, and
-    whether kernels are launched early, of which no measurement of a call alone says what it saves. Empty where the step or its
-    device has none of them, or the policy leaves nothing to a measurement of this moment."""
-    rows, device = step.inputs.rows.shape[0] * step.length, step.past.device
-    if rows > _MOST_FEW_ROWS or device.type != "cuda" or torch.cuda.get_device_capability(device)[0] < 9:
-        return {}
-    if not may_measure() or not _CUDA_LIBRARY.exists():
-        return {}
-    return {"selected, early": (None, True)} | {f"{kernel}, early": (kernel, True) for kernel in _FEW_ROWS}
+def _first_variants(step: Step) -> list[Variant]:
+    """Ways to capture a step, first the kernels that its calls select. That one alone where the step or its device has no others,
+    or the policy leaves nothing to a measurement of this moment."""
+    rows, device = step.inputs.rows.shape[0] * step.length, step.numbers.device
+    few = rows <= _MOST_FEW_ROWS and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+    return variants.of_all_products() if few and may_measure() and _CUDA_LIBRARY.exists() else [{}]
 
 
 @contextlib.contextmanager
 def dependent_launches(on: bool) -> Iterator[None]:
-    """Within it the own CUDA kernels of this process, of all its threads, begin before those before them have ended. The caller
-    holds ONE_AT_A_TIME."""
+    """Within it the own CUDA kernels that this thread launches begin before those before them have ended."""
     if not on:
         yield
         return
     library = ctypes.CDLL(str(_CUDA_LIBRARY))
-    library.lz_cuda_dependent_launches(1)
+    before = library.lz_cuda_dependent_launches(1)
     try:
         yield
     finally:
-        library.lz_cuda_dependent_launches(0)
+        library.lz_cuda_dependent_launches(before)
 
 
 def _times_of(replays: dict[str, Any]) -> dict[str, float]:

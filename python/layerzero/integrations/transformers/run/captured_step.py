@@ -1,5 +1,6 @@
 """The memory of one captured step: its inputs, and where the device finds keys and values of its positions."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -39,62 +40,79 @@ def _extended(given: torch.Tensor, dim: int, further: int) -> torch.Tensor:
 
 
 class Step:
-    """The inputs of a graph and its output; its memory is written before each replay."""
+    """The inputs of a graph and its output; its memory is written before each replay.
+
+    What follows from the number of positions that the cache holds is one tensor, which the graph itself advances: no step
+    computes it again. `slots` and `places` have a number for each row of the step (batch length): where its key is stored, and
+    its position; `lengths` (batch) the keys that a sequence has with those of the step.
+    """
 
     def __init__(self, inputs: Inputs, capacity: int) -> None:
         device, (batch, length) = inputs.rows.device, inputs.rows.shape[:2]
+        dtype = torch.int32 if batch * capacity < 1 << 31 else torch.int64
 
-        def numbers(count: int, dtype: torch.dtype, times: int = 1) -> torch.Tensor:
+        def numbers(count: int, times: int = 1, dtype: torch.dtype = torch.int32) -> torch.Tensor:
             return torch.arange(count, dtype=dtype, device=device) * times
 
         # Inference tensors could not be written outside of inference mode.
         with torch.inference_mode(False), torch.no_grad():
             self.inputs = Inputs._make(None if given is None else torch.empty_like(given) for given in inputs)
-            self.past = torch.zeros((), dtype=torch.int64, device=device)  # positions of the cache
-            self.new = torch.zeros((), dtype=torch.int64, device=device)  # of the step's, those that are no padding
-            self.order = numbers(length, torch.int64)
-            self.offsets = numbers(batch, torch.int64, capacity)[:, None] + self.order
-            self.columns = numbers(capacity, torch.int64)
+            # Positions of the step that are no padding, once in the dtype of each tensor that they are added to.
+            self.new = [torch.zeros((), dtype=kind, device=device) for kind in (dtype, torch.int64)]
+            order = numbers(length, dtype=dtype)
+            slots = numbers(batch, capacity, dtype)[:, None] + order
+            lengths = torch.full((batch,), length, dtype=dtype, device=device)
+            self.of_empty = torch.cat([slots.flatten(), order.repeat(batch), lengths])  # with an empty cache
+            self.numbers = self.of_empty.clone()
+            self.slots, self.places, self.lengths = self.numbers.split([batch * length, batch * length, batch])
+            self.columns = numbers(capacity, dtype=dtype)
             # A sequence is one page of `capacity` positions.
-            self.pages = numbers(batch, torch.int32)
-            self.first_page = numbers(batch + 1, torch.int32)
-            self.first_query = numbers(batch + 1, torch.int32, length)
-        self.length = length
-        self.written = [-1, -1]  # what the device has as `past` and `new`
-        self.kernel: str | None = None  # of the products; None: what each call selects
+            self.pages = numbers(batch)
+            self.first_page = numbers(batch + 1)
+            self.first_query = numbers(batch + 1, length)
+        self.length, self.capacity = length, capacity
+        self.written = [
+            -1,
+            -1,
+        ]  # for how many positions of the cache the device has `numbers`, and what it has as `new`
+        self.kernels: dict[str, str] = {}  # see variants.Variant
         self.replay: Any = None
         self.output: Any = None  # (b, length, width), in the graphs' memory
 
     def write(self, inputs: Inputs, past: int, new: int) -> None:
         """Inputs, how many positions the cache holds, and how many of the step's are no padding."""
-        for index, (number, value) in enumerate(((self.past, past), (self.new, new))):
-            if self.written[index] != value:
-                number.fill_(value)
+        if self.written[0] != past:
+            torch.add(self.of_empty, past, out=self.numbers)
+        if self.written[1] != new:
+            self.advance_by(new)
         self.written = [-1, -1]  # until `advanced`
         own: torch.Tensor | None
         for own, given in zip(self.inputs, inputs, strict=True):
             if own is not None and given is not None:
                 own.copy_(given)
 
-    def advance(self) -> None:
-        """On the device, so that the next step finds `past` there."""
-        self.past.add_(self.new)
+    def advance_by(self, new: int) -> None:
+        """What `advance` adds from here on."""
+        for number in self.new:
+            number.fill_(new)
+
+    def advance(self, counters: Sequence[torch.Tensor]) -> None:
+        """On the device, so that the next step finds its numbers there. counters: int64, what else counts the positions."""
+        self.numbers.add_(self.new[0])
+        if counters:
+            torch._foreach_add_(list(counters), self.new[1])
 
     def advanced(self, past: int, new: int) -> None:
         self.written = [past + new, new]
 
     def positions(self) -> torch.Tensor:
+        """(1 or b, length) int64."""
         own = self.inputs.positions
-        return (self.past + self.order)[None] if own is None else own
-
-    def place(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(slots of the new positions (b length) int64, positions with them (b) int32), computed on the device."""
-        lengths = (self.past + self.length).to(torch.int32).expand(len(self.pages)).contiguous()
-        return (self.offsets + self.past).flatten(), lengths
+        return self.places[None, : self.length].long() if own is None else own
 
     def causal(self) -> torch.Tensor:
         """(1, 1, length, capacity) bool."""
-        return (self.columns <= (self.past + self.order)[:, None])[None, None]
+        return (self.columns <= self.places[: self.length, None])[None, None]
 
 
 class Branches:

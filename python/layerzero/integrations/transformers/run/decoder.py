@@ -19,18 +19,14 @@ from layerzero.integrations.transformers.caches import rows_cache
 from layerzero.integrations.transformers.caches.paged_cache import PagedCache
 from layerzero.integrations.transformers.counts import count_aside, count_captured, count_program, note_products
 from layerzero.integrations.transformers.run import captured
-from layerzero.integrations.transformers.run.captured_step import Branches
-from layerzero.integrations.transformers.run.layer_calls import run_layers
+from layerzero.integrations.transformers.run.decoder_step import DecoderStep
+from layerzero.integrations.transformers.run.layer_calls import run_layers, scores_of
 from layerzero.integrations.transformers.run.plan import StackPlan
-from layerzero.integrations.transformers.run.products import Products, put_apart, put_together
+from layerzero.integrations.transformers.run.products import put_apart, put_together
 
 _OPS = _layerzero.ops
 _attention = _OPS["attention"]
 _embedding = _OPS["embedding"]
-_append = _OPS["kv_append_paged"]
-_rope_append = _OPS["kv_rope_append_paged"]
-_paged_attention = _OPS["paged_attention"]
-_paged_prefill = _OPS["paged_prefill_attention"]
 DEVICES = ("cpu", "cuda")
 # Where layers of other families than Llama's are called by this forward too, for the captured steps. On a CPU they are a program
 # between the model's own code before and after them (`deferred`).
@@ -68,9 +64,11 @@ class DecoderPlan(StackPlan):
             for name in ("weight", "bias"):
                 yield [table.get(name) for table in tables]
 
-    def embed(self, ids):
+    def embed(self, ids, kernel=None):
+        """kernel: None, what the call selects."""
         rows = self.blocks(self.embedding) if self.linears else None
-        return _embedding(ids, self.embedding["weight"]) if rows is None else rows(ids)
+        named = {} if kernel is None else {"kernel": kernel}
+        return _embedding(ids, self.embedding["weight"], **named) if rows is None else rows(ids)
 
 
 def _visible(attention_mask, past, length):
@@ -211,12 +209,6 @@ def _run_decoder(base, plan, given):
     return hidden, cache
 
 
-def _scores(layer):
-    """(scale, {"softcap"} where there is one) of attention's scores."""
-    own = layer.shape.attention
-    return own.scale * own.query.factor, {} if own.softcap is None else {"softcap": own.softcap}
-
-
 def _attention_over(cache, total, mask):
     """For `run_layers`: attention over the `total` positions of a Transformers cache, which is given the new ones."""
 
@@ -226,7 +218,7 @@ def _attention_over(cache, total, mask):
             if type(cache) is StaticCache:
                 key, value = key[:, :, :total], value[:, :, :total]
             key, value = key.transpose(1, 2), value.transpose(1, 2)
-        scale, capped = _scores(layer)
+        scale, capped = scores_of(layer)
         return _attention(query, key, value, causal=mask is None, scale=scale, attn_mask=mask, layout="BSHD", **capped)
 
     return attend
@@ -236,7 +228,7 @@ def _run_captured(base, plan, inputs, positions, mask, cache, past):
     """A step on a CUDA device, as a graph from its second time on: the last hidden states, or None where nothing watches
     the weights or the cache has no room for it. inputs: ids (b, length) or embeddings (b, length, width).
     """
-    steps = plan.captured(lambda: captured.CapturedSteps(_step_of(base, plan)))
+    steps = plan.captured(lambda: captured.CapturedSteps(DecoderStep(base, plan)))
     if steps is None:
         return None
     length = inputs.shape[1]
@@ -245,6 +237,8 @@ def _run_captured(base, plan, inputs, positions, mask, cache, past):
     if rows is None:
         return None
     if mask is not None:
+        if positions is not None and length == 1 and _follow(positions, past):
+            positions = None  # the step has them already
         mask = _mask_of_step(mask, past, length, rows[0].shape[1])
     output, reason = steps.run(captured.Inputs(inputs, positions, mask), cache, rows, past)
     if steps.measured:
@@ -254,6 +248,11 @@ def _run_captured(base, plan, inputs, positions, mask, cache, past):
     if type(cache) is DynamicCache:  # steps count on the device what a static cache holds
         rows_cache.appended(cache, length)
     return output
+
+
+def _follow(positions, past):
+    """Whether one position of each sequence is that after `past` others. Waits for the device, as the mask does."""
+    return all(row == [past] for row in positions.tolist())
 
 
 def _mask_of_step(mask, past, length, capacity):
@@ -266,49 +265,3 @@ def _mask_of_step(mask, past, length, capacity):
         return None
     seen = mask[..., : past + length]
     return nn.functional.pad(seen, (0, capacity - past - length))
-
-
-def _stored(layer, new, tables, keys, values, slots):
-    """Stores new keys and values; returns the queries. tables: None, or by what queries and keys are turned first."""
-    query, key, value = (part.flatten(0, 1) for part in new)
-    if tables is None:
-        _append(keys, values, key, value, slots, layout="NHD")
-        return new[0]
-    rope, cos, sin = layer.shape.attention.rope, *(table.flatten(0, 1) for table in tables)
-    partly = {} if rope.rotary_dim == query.shape[-1] else {"rotary_dim": rope.rotary_dim}
-    cached = {"interleaved": rope.interleaved, "layout": "NHD"} | partly
-    return _rope_append(query, key, value, cos, sin, keys, values, slots, **cached).view(new[0].shape)
-
-
-def _step_of(base, plan):
-    """For CapturedSteps: a step that reads its inputs and the number of positions from the step's memory."""
-    branches = Branches(2, plan.device)
-
-    def run(step, rows):
-        ids, mask = step.inputs.rows, step.inputs.mask
-        hidden = plan.embed(ids) if ids.dim() == 2 else ids
-        cos, sin = base.rotary_emb(hidden, position_ids=step.positions())
-        if mask is None and step.length > 1 and hidden.dtype == torch.float32:
-            mask = step.causal()  # kernels of packed queries are for 16 bits
-        slots, lengths = step.place()
-        cos, sin = (table.expand(len(ids), -1, -1).contiguous() for table in (cos, sin))  # a row for each query
-        pairs = iter(zip(rows[::2], rows[1::2], strict=True))  # of each layer, in the order in which they run
-
-        def attend(layer, query, key, value, tables):
-            keys, values = next(pairs)
-            scale, capped = _scores(layer)
-            query = _stored(layer, (query, key, value), tables, keys, values, slots)
-            if mask is not None:
-                return _attention(
-                    query, keys, values, causal=False, scale=scale, attn_mask=mask, layout="BSHD", **capped
-                )
-            if step.length == 1:
-                return _paged_attention(query, keys, values, step.pages[:, None], lengths, scale=scale, **capped)
-            place = step.first_query, step.first_page, step.pages, lengths
-            rows = _paged_prefill(query.flatten(0, 1), keys, values, *place, scale, **capped)
-            return rows.view(*query.shape[:3], -1)
-
-        products = plan.products() if step.kernel is None else Products(plan, step.kernel)
-        return run_layers(plan, products, hidden, cos, sin, attend, branches)
-
-    return run

@@ -49,6 +49,17 @@ def _why_not_layer(layer: Layer, always_masked: bool) -> str | None:
     return None if all(norm.operation in _NORMS for norm in layer.norms) else "it has factors in the place of norms"
 
 
+def scores_of(layer: Any) -> tuple[float, dict[str, Any]]:
+    """(scale, {"softcap"} where there is one) of attention's scores."""
+    own = layer.shape.attention
+    return own.scale * own.query.factor, {} if own.softcap is None else {"softcap": own.softcap}
+
+
+def turns_where_stored(attention: Attention) -> bool:
+    """Whether queries and keys are not read between their rotation and the cache."""
+    return not (attention.query.behind or attention.key.behind)
+
+
 def run_layers(
     plan: Any, products: Any, hidden: Any, cos: Any, sin: Any, attend: Any, branches: Any = None
 ) -> torch.Tensor:
@@ -61,7 +72,7 @@ def run_layers(
     side_by_side = branches.run if branches is not None else _in_turn
     for layer in plan.layers:
         own = layer.shape.attention
-        late = branches is not None and not (own.query.behind or own.key.behind)  # turned where they are stored
+        late = branches is not None and turns_where_stored(own)
         _run_layer(products, layer, stream, (tables, late), attend, side_by_side)
     norm, table = plan.norm
     return stream.normed(norm, table)

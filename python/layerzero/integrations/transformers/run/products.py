@@ -9,6 +9,8 @@ from torch.nn import Parameter
 from torch.utils.dlpack import to_dlpack
 
 from layerzero import _layerzero
+from layerzero.integrations.transformers.run import variants
+from layerzero.integrations.transformers.run.variants import Variant
 
 _linear = _layerzero.ops["linear"]
 _GIVEN_BACK = 1 << 30  # bytes of weights that were moved, after which the allocator returns the old ones
@@ -34,17 +36,26 @@ class _Rows(NamedTuple):
 
 
 class Products:
-    """How a plan's linear layers are multiplied. kernel: of all products with parameters; None: what a call selects."""
+    """How a plan's linear layers are multiplied. kernels: those of products with parameters, see `variants`."""
 
-    def __init__(self, plan: Any, kernel: str | None = None) -> None:
-        self.plan, self.kernel = plan, kernel
+    def __init__(self, plan: Any, kernels: Variant | None = None) -> None:
+        self.plan, self.kernels = plan, kernels or {}
         self.found: dict[tuple[int, ...], Any] = {}
+        self.parts: dict[str, None] = {}  # what was multiplied, as parts of a variant
 
     def multiply(self, rows: torch.Tensor, table: Any) -> torch.Tensor:
-        if self.kernel is None or (self.plan.linears and self.plan.blocks(table) is not None):
+        if self.plan.linears and self.plan.blocks(table) is not None:
             product: torch.Tensor = self.plan.multiply(rows, table)
             return product
-        return _linear(rows, table["weight"], table["bias"], kernel=self.kernel)
+        return self._product(rows, table["weight"], table["bias"])
+
+    def _product(self, rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        part = variants.product(*weight.shape)
+        self.parts[part] = None
+        kernel = self.kernels.get(part) or self.kernels.get(variants.PRODUCTS, variants.SELECTED)
+        return (
+            _linear(rows, weight, bias) if kernel == variants.SELECTED else _linear(rows, weight, bias, kernel=kernel)
+        )
 
     def together(self, rows: torch.Tensor, tables: Sequence[Any]) -> Sequence[torch.Tensor] | None:
         """The products of several linear layers with one input, as columns of one; None where they are not one."""
@@ -59,8 +70,7 @@ class Products:
         weight, bias = one.tensor(), None if its_bias is None else its_bias.tensor()
         if weight is None or (bias is None and its_bias is not None):
             return None
-        named = {} if self.kernel is None else {"kernel": self.kernel}
-        columns: Sequence[torch.Tensor] = _linear(rows, weight, bias, **named).split(sizes, -1)
+        columns: Sequence[torch.Tensor] = self._product(rows, weight, bias).split(sizes, -1)
         return columns
 
     def _one(self, tables: Sequence[Any]) -> Any:
