@@ -128,7 +128,7 @@ std::string RenderPolicySchema() {
   for (const PolicyKey& key : PolicyKeys()) {
     ordered_json type = ValueType(key);
     type["default"] = ordered_json::parse(Dump(DefaultValue(key)));
-    type["description"] = std::string(key.doc) + (key.process_wide ? " (of the whole process)" : "");
+    type["description"] = std::string(key.doc) + (key.process_wide ? " (set for the whole process)" : "");
     const NameParts name = Split(key.name);
     if (name.section.empty()) {
       properties[name.leaf] = std::move(type);
@@ -152,7 +152,7 @@ std::string RenderPolicyTable() {
   std::string out = "| key | default | value | what it does |\n|---|---|---|---|\n";
   for (const PolicyKey& key : PolicyKeys()) {
     out += "| `" + std::string(key.name) + "` | `" + YamlText(DefaultValue(key)) + "` | " + WantedText(key) + " | " +
-           std::string(key.doc) + (key.process_wide ? "; of the whole process" : "") + " |\n";
+           std::string(key.doc) + (key.process_wide ? "; set for the whole process" : "") + " |\n";
   }
   return out;
 }
