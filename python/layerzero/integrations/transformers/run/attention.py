@@ -1,7 +1,7 @@
 """Transformers' attention interface over LayerZero's attention operation, registered under the name "layerzero".
 
-A model that had eager attention gets "layerzero_eager": what a call without a mask means differs between the two. Under SDPA
-`is_causal` decides, and masks that are plainly causal are not made; eager attention knows a mask alone, and reads no `is_causal`.
+A model that had eager attention gets "layerzero_eager", because a call without a mask means something else there. Under SDPA
+`is_causal` decides, and plainly causal masks are not made; eager attention reads only the mask, never `is_causal`.
 """
 
 import functools
@@ -21,7 +21,7 @@ NAMES = NAME, EAGER = continuous.NAMES
 _EAGER_FORWARD = "eager_attention_forward"
 _BEFORE = "_layerzero_attention_before"
 _CAUSAL = "_layerzero_causal"  # in the __dict__ of a mask
-_MASKED = ("sdpa", "eager", "flex_attention")  # they know a window by the mask alone
+_MASKED = ("sdpa", "eager", "flex_attention")  # in these only the mask has a window
 _attention = _layerzero.ops["attention"]
 
 
@@ -43,8 +43,8 @@ def layerzero_attention(
 ):
     """query (B, Hq, S, D), key and value (B, Hkv, T, D): the output (B, S, Hq, D), and None for the weights.
 
-    As Transformers' function over SDPA computes: without a mask it is causal where `is_causal` says so. A call of continuous
-    batching has packed sequences, see `continuous.paged_attention`. A soft-cap is left out where the model's own attention did.
+    It computes what Transformers' function over SDPA does: without a mask it is causal if `is_causal` says so. A call of continuous
+    batching has packed sequences, see `continuous.paged_attention`. The soft-cap is ignored if the model's own attention ignored it.
     """
     packed = continuous.is_packed(kwargs)
     if softcap is not None and leaves_softcap_out(module):
@@ -60,7 +60,7 @@ def layerzero_attention(
         key, value = (rows.expand(query.shape[0], -1, -1, -1) for rows in (key, value))
     if key.shape[1] != value.shape[1]:  # each in groups of its own, as they also allow
         key, value = (rows.repeat_interleave(query.shape[1] // rows.shape[1], dim=1) for rows in (key, value))
-    if query.is_meta:  # shapes alone
+    if query.is_meta:  # only shapes are needed
         return query.new_empty(query.shape[0], length, query.shape[1], value.shape[-1]), None
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
@@ -94,10 +94,10 @@ def layerzero_attention(
 
 
 def eager_attention(module, query, key, value, attention_mask, is_causal=None, **kwargs):
-    """The same for models that had eager attention: the mask alone says what a row sees.
+    """The same for models that had eager attention: only the mask says what a row sees.
 
-    A call that asks for the weights gets them from the model's own code, and so do gradients: fused kernels make the weights again
-    from the sum of each row, which keeps few digits where scores are large.
+    Calls that ask for the attention weights or for gradients use the model's own code: fused kernels recompute the weights from
+    the sum of each row, which loses digits if scores are large.
     """
     if continuous.is_packed(kwargs):
         return layerzero_attention(module, query, key, value, attention_mask, **kwargs)
@@ -112,7 +112,7 @@ def eager_attention(module, query, key, value, attention_mask, is_causal=None, *
 
 
 def _own_eager(module):
-    """The function of eager attention that the forward of a module names, or None."""
+    """The function for eager attention that a module's forward calls, or None."""
     forward = inspect.unwrap(type(module).forward)
     code = getattr(forward, "__code__", None)
     # A file of several models has several such functions, with prefixes.
@@ -121,7 +121,7 @@ def _own_eager(module):
 
 
 def choose(model, names=NAMES):
-    """Chooses LayerZero's attention for a model, by the second name where it has eager attention. Raises what Transformers raises."""
+    """Chooses LayerZero's attention for a model: names[1] if it has eager attention, else names[0]. Raises what Transformers raises."""
     before = choices.chosen(model, "attn")
     choices.choose(model, "attn", names[0])
     had_eager = [(config, names[1]) for config, name in before if name == "eager"]
@@ -137,15 +137,15 @@ def remember(modules, name):
 
 
 def _takes_windows(module):
-    """True if the attention before `kernelize` hid keys before a window also where no mask did.
+    """True if the attention before `kernelize` applied a window even without a mask.
 
-    Masks of Transformers hide it, except where they are sized by the cache of a layer that holds no keys (MiniMax).
+    Transformers' masks apply the window, except if the mask's size comes from a layer without keys (MiniMax).
     """
     return module.__dict__.get(_BEFORE) not in _MASKED
 
 
 def leaves_softcap_out(module):
-    """5.17's function over SDPA takes the soft-cap of Gemma 2 and computes without it; later versions refuse it."""
+    """Whether the model's own attention ignored the soft-cap: in 5.17 Transformers' function over SDPA does, later versions refuse it."""
     return module.__dict__.get(_BEFORE) == "sdpa" and _sdpa_leaves_softcap_out()
 
 
@@ -154,19 +154,19 @@ def _sdpa_leaves_softcap_out():
     one = torch.zeros(1, 1, 1, 8)
     try:
         sdpa_attention_forward(torch.nn.Identity(), one, one, one, None, softcap=1.0)
-    except Exception:  # however it says so, it does not compute
+    except Exception:  # it refuses the soft-cap, by whatever error
         return False
     return True
 
 
 def _wants_weights(arguments=()):
-    """True inside a call that was asked for attention weights: by an argument, or by the hooks of Transformers that keep them."""
+    """True inside a call that asks for attention weights, by an argument or by Transformers' hooks that keep them."""
     asked = "output_attentions" in arguments and arguments["output_attentions"]
     return bool(asked) or any("attentions" in key for key in wants_outputs())
 
 
 def wants_outputs():
-    """The names of what is kept of each layer in the call under way: hidden states, attention weights."""
+    """The names of the outputs that the current call keeps of each layer: hidden states, attention weights."""
     collector = getattr(output_capturing, "_active_collector", None)
     if collector is None:
         return ()
@@ -190,12 +190,12 @@ def layerzero_eager_mask(*args, **kwargs):
 
 
 def is_causal_mask(mask):
-    """Whether a mask, as it came from `layerzero_eager_mask`, hides later keys and nothing else."""
+    """Whether a mask from `layerzero_eager_mask` hides only later keys."""
     return isinstance(mask, torch.Tensor) and _CAUSAL in mask.__dict__
 
 
 def register():
-    """Makes attn_implementation="layerzero" known; twice is harmless. The mask comes from the same name's function."""
+    """Registers attn_implementation="layerzero" and its masks; may be called again."""
     AttentionMaskInterface.register(NAME, sdpa_mask)
     AttentionMaskInterface.register(EAGER, layerzero_eager_mask)
     for prefix in ("", continuous.PREFIX) if continuous.has_prefix() else ("",):

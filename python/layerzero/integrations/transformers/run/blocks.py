@@ -74,7 +74,7 @@ def _shape_alone(rows: int, row_bytes: int) -> torch.Tensor:
 
 @dataclasses.dataclass
 class BlockLinear:
-    """The product with one weight, in place of that with the parameter that it was made of."""
+    """The product with a weight in blocks, in place of the parameter that the blocks were made of."""
 
     weight: BlockWeight
     activations: str
@@ -86,9 +86,7 @@ class BlockLinear:
 
     @staticmethod
     def of(members: dict[str, Any]) -> Any:
-        """What `kernelize(weights=)` put into a module in place of its weight: as long as that is the same parameter, and
-        nobody has written into it. Else None.
-        """
+        """The blocks that `kernelize(weights=)` put into a module; None if its parameter was replaced or written since."""
         found = members.get("_layerzero_blocks")
         if found is None or members["_parameters"]["weight"] is not found.parameter:
             return None
@@ -98,7 +96,8 @@ class BlockLinear:
         return self.__dict__ | {"seen": self.seen is None or self.seen.is_same(self.parameter)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Of a copy, whose parameter has a count of its own: blocks of one that was written, or that counts none, are not used."""
+        """Restores a copy, whose parameter has its own count of writes. Blocks are not used if the original was written, or if the
+        copy's parameter counts no writes."""
         self.__dict__.update(state)
         held, self.seen = self.seen, _seen(self.parameter)
         if self.seen is not None and not (held and are_counted(self.parameter)):
@@ -125,7 +124,8 @@ def _seen(parameter: torch.Tensor) -> Seen | None:
 
 
 def write_guard(linears: Iterable[dict[str, Any]]) -> Callable[[], bool]:
-    """Returns a check whether a parameter that blocks replace was written since now; `linears`: members of their modules."""
+    """Returns a function that says whether a parameter that blocks replace was written since this call. linears: __dict__ of the
+    modules."""
     found = [blocks for blocks in map(BlockLinear.of, linears) if blocks is not None and blocks.seen is not None]
     counted = [(b.parameter, b.seen.version) for b in found if b.seen.version is not None]
     parameters, versions = [parameter for parameter, _ in counted], [version for _, version in counted]
@@ -159,7 +159,7 @@ def add_product(make: ProgramBuilder, out: Rows, source: Rows, product: dict[str
 
 
 def join(weights: list[BlockWeight]) -> dict[str, Any]:
-    """Several weights of one format, each of whole groups, as the arguments of one product; they share its memory."""
+    """The arguments of one product for several weights of one format, each of whole groups; afterwards the weights share memory."""
     packed = _as_one(weights)
     begin = 0
     for weight in weights:
@@ -171,7 +171,7 @@ def join(weights: list[BlockWeight]) -> dict[str, Any]:
 
 
 def _as_one(weights: list[BlockWeight]) -> torch.Tensor:
-    """Returns the packed groups of all: in place if they are adjacent in one memory, else a copy."""
+    """Returns the packed groups of all weights as one tensor: a view if they are adjacent in memory, else a copy."""
     first = weights[0].packed
     end = first.data_ptr()
     for weight in weights:

@@ -1,7 +1,7 @@
 """Continuous batching of Transformers (`generate_batch`) over LayerZero's attention.
 
-Steps in which each request has one token read the pages of the cache in place, by Transformers' block table. In other steps Transformers
-gathers the keys of all requests, and they are attended to packed.
+If each request has one token in a step, attention reads the pages of the cache in place, by Transformers' block table. In
+other steps Transformers gathers the keys of all requests, and attention runs over the packed sequences.
 """
 
 import functools
@@ -24,23 +24,23 @@ _kv_append_paged = _layerzero.ops["kv_append_paged"]
 
 
 def has_prefix():
-    """True where continuous batching puts "paged|" before an attention's name; later versions are recognised by their arguments."""
+    """True for versions whose continuous batching puts "paged|" before an attention's name; in later versions arguments show it."""
     return "paged|sdpa" in AttentionInterface().valid_keys()
 
 
 def is_packed(arguments):
-    """True in a call of continuous batching, by the arguments of an attention: where the cache is to be written, or read."""
+    """True in a call of continuous batching: its arguments say where to write the cache, or where to read it."""
     return arguments.get("write_index") is not None or arguments.get("block_table") is not None
 
 
-# The cache writes to views of one storage, which a traced copy of the graph would not see.
+# The cache writes to views of one storage, which torch.compile would not see.
 @torch.compiler.disable
 def paged_attention(module, query, key, value, cache, scaling, sliding_window, softcap, s_aux, arguments):
     """query (1, Hq, total_q, D), key and value (1, Hkv, total_q, D): the output (1, total_q, Hq, D).
 
-    cache: None where the model's own code has written keys and values into it, and read all of them, as from 5.24 on.
-    There is no mask: row i of a sequence sees the keys of the sequence up to its own, by cu_seq_lens_q and cu_seq_lens_k.
-    With a block table (n, width) keys and values are those of n new tokens, which are written into the cache here.
+    cache: None if the model's own code has written and gathered keys and values already, as from 5.24 on. There is no mask: a row
+    sees the keys of its sequence up to its own position, by cu_seq_lens_q and cu_seq_lens_k. With a block table (n, width) keys
+    and values are those of n new tokens, which are written into the cache here.
     """
     window = sliding_window or getattr(module, "sliding_window", None)
     key, value, offsets = _update(module, key, value, cache, arguments, window)
@@ -55,7 +55,7 @@ def paged_attention(module, query, key, value, cache, scaling, sliding_window, s
 
 
 def _decode(query, key, value, offsets, table, arguments, options):
-    """One new token of each request: stored in its page, then attended to with all before it, which stay where they are."""
+    """Attention of one new token of each request: its key is stored in its page, then all keys are read where they are."""
     keys, values = _pages_of(arguments.get("k_cache"), arguments.get("v_cache"))
     step = _step_of(offsets, table, keys.shape[1])
     _kv_append_paged(keys, values, key, value, step.slots, layout="NHD")
@@ -64,10 +64,10 @@ def _decode(query, key, value, offsets, table, arguments, options):
 
 
 def _pages_of(keys, values):
-    """The pages (blocks, page size, Hkv, D) of a layer's keys, and of its values, which share no memory.
+    """A layer's pages of keys and of values, (blocks, page size, Hkv, D) each, which share no memory.
 
-    Transformers' views begin at the layer's first page and contain every page after it, keys and values of all layers in turns; its
-    table has the numbers of pages of keys, all even.
+    Transformers' views begin at the layer's first page and contain every page after it, in which keys and values alternate. Its
+    table has the numbers of pages of keys, which are even.
     """
     if keys is None or values.storage_offset() - keys.storage_offset() != keys.stride(0):
         raise InvalidRequestError(
@@ -77,7 +77,7 @@ def _pages_of(keys, values):
 
 
 class _Step(NamedTuple):
-    """What all layers of a step share. Another version of the offsets means the contents of another step in the same memory."""
+    """The tensors that all layers of a step share. If the version of the offsets changes, another step uses the same memory."""
 
     version: tuple[int, bool] | None
     lengths: torch.Tensor  # (n) int32 keys of each request, the new one included; 0 for padding
@@ -101,8 +101,8 @@ def _step_of(offsets, table, page):
 
 
 def _update(module, key, value, cache, arguments, window):
-    """Keys and values (total_kv, Hkv, D) of all sequences, the new ones in the cache now, and their offsets; with a block table
-    those of the new tokens alone."""
+    """Writes new keys and values into the cache. Returns keys and values (total_kv, Hkv, D) of all sequences, and their offsets; with a
+    block table only those of the new tokens."""
     if cache is not None and "read_index" in inspect.signature(cache.update).parameters:
         indices = {name: arguments[name] for name in ("read_index", "write_index")}
         key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, **indices)
@@ -116,10 +116,10 @@ def _update(module, key, value, cache, arguments, window):
 
 
 def register():
-    """Lets continuous batching take models whose attention is LayerZero's; twice is harmless.
+    """Lets continuous batching take models with LayerZero's attention; may be called again.
 
-    Transformers names the attentions that it accepts, and switches to another if one of those is faster. So the model has one of
-    them while the manager is built; batches are made later, without masks, for the attention that it has then.
+    Transformers has a list of accepted attentions, and may switch to a faster one. So the model has an accepted one while the
+    manager is built. Batches are made later, without masks, for the attention that the model has then.
     """
     mixin = _mixin()
     original = getattr(mixin, "init_continuous_batching", None)
@@ -155,7 +155,7 @@ def _mixin():
 
 
 def _read_pages(manager, model, given):
-    """Turns block tables on, as Transformers does for flash attention on CUDA, unless the caller turned them off."""
+    """Turns block tables on, unless the caller turned them off. Transformers does so only for flash attention on CUDA."""
     from transformers.generation.continuous_batching import cache, initialization
 
     resolved, config = manager.continuous_batching_config, model.config.get_text_config()

@@ -1,4 +1,4 @@
-"""What decoder layers attend to besides their own rows: an encoder's rows, whose keys and values are computed once."""
+"""The encoder's rows that decoder layers attend to; their keys and values are computed once."""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ class Encoded(NamedTuple):
 
 
 def why_not(encoded: Encoded, hidden: torch.Tensor) -> str | None:
-    """None, or why layers cannot attend to these rows."""
+    """None, or why a program cannot attend to these rows."""
     rows, mask, cache = encoded
     if type(rows) is not torch.Tensor or rows.dim() != 3 or rows.dtype != hidden.dtype:
         return "the rows of the encoder are missing, or of another dtype"
@@ -34,7 +34,7 @@ def why_not(encoded: Encoded, hidden: torch.Tensor) -> str | None:
 
 
 def keys_and_values(plan: Any, encoded: Encoded) -> list[torch.Tensor]:
-    """Of each layer that attends to the rows, (batch, positions, heads, size); what is not in the cache is put there."""
+    """Keys and values (batch, positions, heads, size) of each layer that attends to the rows; missing ones are added to the cache."""
     found = []
     for layer in plan.layers:
         cross, index = layer.shape.cross, layer.shape.index

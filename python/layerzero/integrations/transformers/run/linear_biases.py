@@ -1,7 +1,7 @@
-"""ALiBi, the bias of scores by a factor for each head, of attention that a model computes itself.
+"""ALiBi: a bias of the scores that grows with the position, by a slope for each head.
 
-A model makes the bias once and hands it to each layer. A program gets the slopes alone, where what a call was given is
-slope * position on all keys that are seen, up to a number for each head; else the bias as a part of the mask.
+A model computes the bias once and passes it to each layer. If the bias is slope * position plus a constant for each head on all
+visible keys, a program gets only the slopes; otherwise it gets the bias as part of the mask.
 """
 
 import functools
@@ -14,19 +14,19 @@ from layerzero.integrations.transformers.layers import Alibi
 
 
 def hidden_by(scores: torch.Tensor) -> torch.Tensor:
-    """Where a mask of the smallest number was added, perhaps before the scores were divided."""
+    """Where a mask added the smallest number, perhaps before the scores were divided."""
     return scores <= torch.finfo(scores.dtype).min / 64
 
 
 def rows_of(given: torch.Tensor, heads: int, keys: int, total: int) -> torch.Tensor | None:
-    """(batch or 1, heads, 1, total) of a bias for as many keys or more: the last `keys`, of these the first `total`."""
+    """A bias as (batch or 1, heads, 1, total): of its last `keys` positions the first `total`; None if it has too few."""
     if given.shape[-1] < total or given.numel() % (heads * given.shape[-1]):
         return None
     return given.reshape(-1, heads, 1, given.shape[-1])[..., max(given.shape[-1] - keys, 0) :][..., :total]
 
 
 def are_linear(rows: torch.Tensor, slopes: torch.Tensor, seen: Any) -> bool:
-    """Whether a bias is slope * position and a number for each head, on the keys that are seen; within its rounding."""
+    """Whether a bias is slope * position plus a constant for each head on the visible keys, within rounding."""
     positions = torch.arange(rows.shape[-1])
     if seen is None:
         seen = torch.ones(1, rows.shape[-1], dtype=torch.bool)
@@ -40,7 +40,7 @@ def are_linear(rows: torch.Tensor, slopes: torch.Tensor, seen: Any) -> bool:
 
 
 def simplified(mask: Any, inverted: bool, past: int) -> Any:
-    """A mask as the operation takes it: True where it shows; None where that is what causal attention shows."""
+    """A mask as the operation takes it, True for visible keys; None if it is causal. A mask with other numbers is returned as it is."""
     if mask is None:
         return None
     if mask.dtype == torch.bool:
@@ -62,7 +62,7 @@ def _shows_all(mask: Any, total: int, inverted: bool) -> bool:
 
 
 def _products(slopes: Any, total: int, dtype: torch.dtype) -> torch.Tensor:
-    """slope * position, (1, heads, 1, total), as models make it where nothing is padding."""
+    """slope * position, (1, heads, 1, total), as models compute it without padding."""
     return _table_of_products(slopes, 1 << (total - 1).bit_length(), dtype)[..., :total]
 
 
@@ -72,7 +72,7 @@ def _table_of_products(slopes: Any, positions: int, dtype: torch.dtype) -> torch
 
 
 def applied(alibi: Alibi, slopes: Any, heads: int, mask: Any, given: Any, past: int, length: int) -> Any:
-    """(mask, slopes or None) for `length` rows after `past` of layers with such arguments; None if they cannot be made."""
+    """(mask, slopes or None) for the program of `length` rows after `past`; None if the bias has another shape."""
     total = past + length
     keys = total if mask is None else mask.shape[-1]
     rows = rows_of(given, heads, keys, total) if isinstance(given, torch.Tensor) else None

@@ -1,4 +1,4 @@
-"""What is left of a parameter whose memory was given back, and the rows of an embedding read from packed blocks instead."""
+"""A parameter whose memory was freed, and an embedding that reads its rows from packed blocks instead."""
 
 from typing import Any, NoReturn
 
@@ -22,13 +22,13 @@ def _refuse(what: str) -> NoReturn:
 
 
 def refuse_gradients(*tensors: Any) -> None:
-    """Raises ReleasedWeightError where a product of these with packed blocks would have to be differentiated."""
+    """Raises ReleasedWeightError if a product of these tensors with packed blocks would need a gradient."""
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
         _refuse("a gradient")
 
 
 class ReleasedParameter(torch.Tensor):
-    """Shape, dtype and device of a parameter without its values: whatever would read or write those is refused."""
+    """A parameter with shape, dtype and device but without values: reading or writing them raises ReleasedWeightError."""
 
     _is_param = True  # for isinstance(..., torch.nn.Parameter)
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -60,14 +60,14 @@ def _refused_method(name: str) -> Any:
     return lambda self, *_, **__: _refuse(name)
 
 
-# Of memory: these never reach __torch_dispatch__.
+# Methods that access memory without __torch_dispatch__.
 for _name in ("data_ptr", "numpy", "share_memory_", "storage", "tolist", "untyped_storage", "__array__", "__dlpack__"):
     setattr(ReleasedParameter, _name, _refused_method(_name))
 ReleasedParameter.data = property(_refused_method("data"), _refused_method("data"))  # type: ignore[assignment]
 
 
 def apply_or_refuse(self, function: Any, recurse: bool = True) -> nn.Module:
-    """Takes the place of `_apply`, by which a module is moved: refused before anything is, not on the way."""
+    """Replaces `_apply`, by which a module is moved: it refuses before any parameter is moved."""
     for parameter in self.parameters():
         if type(parameter) is ReleasedParameter:
             function(parameter)
@@ -82,7 +82,7 @@ def refuse_if_released(model: nn.Module, what: str) -> None:
 
 
 class BlockRows:
-    """The lookup in one weight in blocks, in place of that in the embedding's parameter."""
+    """The lookup of an embedding in a weight in blocks."""
 
     def __init__(self, weight: BlockWeight, parameter: torch.Tensor) -> None:
         self.weight = weight
@@ -91,7 +91,7 @@ class BlockRows:
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
         rows, columns = self.parameter.shape
-        if self.weight.as_rows:  # a wrong id is torch's error, as it is with the parameter
+        if self.weight.as_rows:  # torch refuses a wrong id, as for the parameter
             found = self.weight.data.index_select(0, ids.flatten())
             dtype = str(self.parameter.dtype).removeprefix("torch.")
             values = _OPS["dequantize_gguf"](found, columns, format=self.weight.format, dtype=dtype)

@@ -1,4 +1,4 @@
-"""How a module gets another forward, which `unkernelize` finds again by its function."""
+"""Replaces the forward of a module."""
 
 import functools
 import inspect
@@ -9,10 +9,10 @@ REPLICA = "_replicate_for_data_parallel"
 
 
 def replace(module, function, part, **facts):
-    """Sets a forward of one module that counts its calls in `part`; `unkernelize` finds it by its function.
+    """Sets a forward that counts its calls in `part`; `unkernelize` finds it by its function.
 
-    Without its facts the forward is the module's own, so a wrapper that kept it (accelerate's hooks do) works after
-    `unkernelize` too.
+    Without the facts in the module's __dict__ the new forward runs the module's own code, so a wrapper that kept it, such as
+    accelerate's hooks, works after `unkernelize` too.
     """
     module.__dict__["_layerzero_part"] = part
     for name, value in facts.items():
@@ -23,7 +23,7 @@ def replace(module, function, part, **facts):
 
 
 def of_rows(compute):
-    """The forward of a module that takes tensors: `compute`, or the module's own code if that returns None."""
+    """A forward that calls `compute` with the tensors, and the module's own code if `compute` returns None."""
     count = len(inspect.signature(compute).parameters) - 1
 
     @functools.wraps(compute)
@@ -40,7 +40,7 @@ def of_rows(compute):
 
 
 def replica(self):
-    """Takes the place of a method: copies of torch.nn.DataParallel have weights of their own, and run their own code."""
+    """Replaces `_replicate_for_data_parallel`: replicas of torch.nn.DataParallel have their own weights and run the module's own code."""
     copy = type(self)._replicate_for_data_parallel(self)
     for name in ("forward", REPLICA, *(name for name in copy.__dict__ if name.startswith("_layerzero_"))):
         copy.__dict__.pop(name, None)

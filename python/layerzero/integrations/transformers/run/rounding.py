@@ -1,4 +1,4 @@
-"""Whether products with blocks round what is multiplied to 8 bits, where a caller allows it: measured once a model."""
+"""Whether products with blocks round activations to 8 bits if the caller allows it: measured once for each model."""
 
 import dataclasses
 import math
@@ -12,14 +12,14 @@ from layerzero.integrations.transformers.run.blocks import BF16, BlockLinear
 ROUNDS = 3
 ROWS = (1, 64)  # a token, and a part of a prompt that is long enough for the kernels of prompts
 AT_MOST = 32 << 20  # bytes of weights that are multiplied with in turn: more than caches keep
-CLEARLY = 0.95  # what the ratios of both times come to at most where rounding is taken: noise alone does not choose
+CLEARLY = 0.95  # largest product of the ratios for ROWS with which rounding is used: above it may be noise
 
 
 def choose(allowed: str, linears: list[BlockLinear]) -> tuple[str, str]:
-    """(what `linears` do with what they multiply, why): "input" or "int8".
+    """("input" or "int8", why): the activations for `linears`.
 
-    Rounding is worth its error only where it is clearly faster, which is not so on every CPU: the products that do not
-    round have kernels of their own. Both multiply with the model's own weights in turns.
+    Rounding is worth its error only if it is clearly faster, which depends on the CPU. Both ways are timed in turns with the
+    model's own weights.
     """
     if allowed == "int8" and any(linear.weight.as_rows for linear in linears):
         return "input", "the device's kernels round nothing"
@@ -32,7 +32,7 @@ def choose(allowed: str, linears: list[BlockLinear]) -> tuple[str, str]:
 
 
 def _some(linears: list[BlockLinear]) -> list[BlockLinear]:
-    """The first ones in blocks."""
+    """The first layers with quantized blocks, up to AT_MOST bytes."""
     taken: list[BlockLinear] = []
     for linear in linears:
         if linear.weight.format != BF16 and sum(one.weight.nbytes for one in taken) < AT_MOST:
@@ -41,7 +41,7 @@ def _some(linears: list[BlockLinear]) -> list[BlockLinear]:
 
 
 def _slower(linears: list[BlockLinear], rows: int) -> float:
-    """The time of products of `rows` rows with int8 / that without."""
+    """The time of products of `rows` rows with int8 activations, relative to products without rounding."""
     inputs = [_rows(rows, linear.parameter) for linear in linears]
     products = {name: [dataclasses.replace(one, activations=name) for one in linears] for name in ("int8", "input")}
     seconds: dict[str, list[float]] = {name: [] for name in products}

@@ -1,6 +1,6 @@
 """Weights in blocks of few bits for a model's linear layers: those of its GGUF file as they are, or rounded here.
 
-The model's own parameters stay: what steps aside, undo and state_dict use them. Packed blocks are kept on disk, as
+The model keeps its own parameters, for calls that no program serves, for undo and for state_dict. Packed blocks are kept on disk, as
 `models/<digest of the file or of the parameters>/<kind>/` next to the converted models, and mapped from there.
 """
 
@@ -29,7 +29,7 @@ from layerzero.torch.writes import Seen, are_counted
 _OPS = _layerzero.ops
 Weighted = nn.Linear | nn.Embedding
 _VERSION = "1"  # of the packed order and of the rounding: raised when one changes, older entries are then not found
-_LEAST_KEPT = 1 << 20  # bytes: fewer are made again as soon as they are read
+_LEAST_KEPT = 1 << 20  # bytes: smaller blocks are made as fast as they are read
 _FILE_NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -110,7 +110,7 @@ def _halves_apart(data: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def _from_file(module: Weighted, data: torch.Tensor, format: str, head_dim: int) -> torch.Tensor | None:
-    """The rows whose values are the module's weight, or None: then the file has something else under this name."""
+    """The rows of blocks that have the values of the module's weight; None if the file has another tensor under this name."""
     weight = module.weight.detach()
     data = data.to(weight.device)
     candidates = [data]
@@ -146,7 +146,7 @@ def _path_of(model: nn.Module) -> str:
 
 
 def _digest_of(linears: Mapping[str, Weighted]) -> str:
-    """Of names, dtypes, shapes and bytes of all weights."""
+    """Digest of names, dtypes, shapes and bytes of all weights."""
 
     def one(weight: torch.Tensor) -> bytes:
         return hashlib.sha256(weight.detach().cpu().contiguous().view(torch.uint8).numpy()).digest()  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ def _digest_of(linears: Mapping[str, Weighted]) -> str:
 
 
 def _entry(model: nn.Module, linears: Mapping[str, Weighted], kind: str) -> pathlib.Path:
-    """Where the cache keeps these blocks. A file's are kept for the parameters that they were compared with."""
+    """The file of the cache for these blocks. Blocks of a GGUF file belong to the parameters that they were compared with."""
     own = _digest_of(linears)
     source, name = (file_digest(_path_of(model)), f"gguf-{own[:16]}") if kind == "gguf" else (own, kind)
     return model_folder(source, f"{name}-v{_VERSION}") / "blocks.safetensors"
@@ -196,8 +196,9 @@ def _on_host(linears: Mapping[str, Weighted]) -> bool:
 def _kept(
     model: nn.Module, linears: Mapping[str, Weighted], kind: str, make: Callable[[], dict[str, BlockWeight]]
 ) -> Blocks:
-    """Returns the result of `make`, made once: later calls, in other processes too, map the file that it was written to.
-    Blocks on a device are made each time, which takes less than reading a file.
+    """Returns the blocks from the cache, or makes them and writes them to it; later processes map the file.
+
+    Blocks on a device are made each time, which is faster than reading a file.
     """
     if not _on_host(linears):
         return Blocks(make(), why_not_kept="they are made on the model's device")
@@ -219,11 +220,11 @@ def _kept(
     except OSError as error:
         not_kept("a model's packed weights", error)
         return Blocks(made, why_not_kept=str(error))
-    return Blocks(_read_entry(path, about) or made)  # the file's memory can be had again, that of `made` is freed
+    return Blocks(_read_entry(path, about) or made)  # memory of a mapped file can be reclaimed; that of `made` is freed
 
 
 def block_weights(model: nn.Module, linears: Mapping[str, Weighted], kind: str, left: dict[str, str]) -> Blocks:
-    """The blocks of every linear layer that has some; `left` gets the reasons of the others."""
+    """The blocks of every linear layer that can have them; `left` gets the reasons for the others."""
     start = time.perf_counter()
     if kind == "gguf":
         why = "the file has no block weight of these values; its own parameter is used"
@@ -242,7 +243,7 @@ def block_weights(model: nn.Module, linears: Mapping[str, Weighted], kind: str, 
 
 
 def embeddings_of(model: nn.Module, linears: Mapping[str, Weighted], kind: str) -> dict[str, nn.Embedding]:
-    """Embeddings of their own that may be looked up in blocks: those of a file, which has them with all their bits."""
+    """Embeddings that share no weight with a linear layer and may be looked up in blocks: only those of a GGUF file, which are exact."""
     shared = {id(module.weight) for module in linears.values()}
     return {n: m for n, m in _plain_embeddings(model) if kind == "gguf" and id(m.weight) not in shared}
 
@@ -255,9 +256,9 @@ def _plain_embeddings(model: nn.Module) -> list[tuple[str, nn.Embedding]]:
 def release(
     model: nn.Module, found: Mapping[str, BlockWeight], left: dict[str, str], exact: bool
 ) -> tuple[list[Weighted], int]:
-    """Frees the memory of parameters that blocks replace wherever they are used; those modules, and the bytes.
+    """Frees the parameters that blocks replace in every module that uses them. Returns these modules and the freed bytes.
 
-    exact: the blocks have the parameters' very values, so that embeddings can be looked up in them.
+    exact: the blocks have exactly the parameters' values, so embeddings can be looked up in them.
     """
     looked_up = {id(module): module for _, module in _plain_embeddings(model)} if exact else {}
     holders: dict[int, list[tuple[str, Any]]] = {}
@@ -300,7 +301,7 @@ def release(
 
 
 def _leave_files(model: nn.Module, most: int) -> None:
-    """Copies the other parameters, if they are smaller: a mapped file is given back only as a whole."""
+    """Copies the other parameters if they are smaller, since a mapped file is freed only as a whole."""
     rest = [p for p in model.parameters() if type(p) is nn.Parameter]
     if sum(parameter.nbytes for parameter in rest) < most:
         for parameter in rest:
@@ -309,12 +310,12 @@ def _leave_files(model: nn.Module, most: int) -> None:
 
 @dataclasses.dataclass
 class WeightsReport:
-    """What `kernelize(weights=)` did. The errors are those of the model's logits against its own; where it has none, of
-    its first result, whose relative error + 1 replaces the ratio.
+    """What `kernelize(weights=)` did. Errors compare the logits before and after; for a model without logits its first result, and 1 +
+    the relative error replaces the perplexity ratio.
 
-    bytes: packed; cached: they were on disk already; seconds: to have them; why_not_kept: what the disk said;
-    released_bytes: of the parameters that release_originals gave back; activations: what products do, and why_activations:
-    what was measured where rounding was allowed.
+    bytes: of packed blocks; cached: whether they were on disk; seconds: time to get them; why_not_kept: why they are not on
+    disk; released_bytes: freed by release_originals; activations: "input" or "int8"; why_activations: the measured times
+    if rounding was allowed.
     """
 
     kind: str
@@ -338,7 +339,7 @@ class WeightsReport:
 
     @property
     def worse(self) -> float:
-        """How many times the model's own the perplexity is."""
+        """The perplexity relative to the model's own."""
         return self.perplexity_ratio if self.perplexity is None else self.perplexity[1] / self.perplexity[0]
 
     def __str__(self) -> str:
