@@ -47,7 +47,7 @@ def test_the_metadata_is_what_an_index_accepts(wheel):
     found = metadata.Metadata.from_email(metadata_of(wheel), validate=True)  # raises for whatever PyPI refuses
     assert found.name == "layerzero-kernels" and found.license_expression == "Apache-2.0"
     assert found.description_content_type == "text/markdown" and found.description.startswith("# LayerZero")
-    assert set(found.provides_extra) >= {"torch", "transformers", "vllm", "sglang", "diffusers", "tokenizers"}
+    assert set(found.provides_extra) >= {"torch", "transformers", "vllm", "sglang", "diffusers", "tokenizers", "hub"}
     assert not [c for c in found.classifiers if c.startswith("License ::")]  # an expression excludes them
     trove = pytest.importorskip("trove_classifiers", reason="needs trove-classifiers to know PyPI's names")
     assert set(found.classifiers) <= trove.classifiers
