@@ -61,19 +61,49 @@ def transformers(found: dict[str, Any]) -> Iterator[Row]:
         )
 
 
+# How an engine ran, by what follows "@" in its name (bench/serving/vllm_backends.py).
+MODES = {"": "decode steps as CUDA graphs", "default": "vLLM's own settings, compiled", "eager": "eager"}
+
+
 def vllm(found: dict[str, Any]) -> Iterator[Row]:
+    """Engines that ran in one mode are compared: compiled code rounds otherwise. Their throughput is shown next to the fastest of any mode too."""
     engines = {engine["engine"]: engine for engine in found["engines"]}
+    theirs = [name for name in engines if not name.startswith("layerzero")]
+
+    def mode_of(name: str) -> str:
+        return name.partition(",")[0].partition("@")[2]
+
+    def over(own: dict[str, Any], others: list[str]) -> str:
+        rates = {
+            b: max(engines[o]["batches"].get(b, {}).get("tokens_per_s", 0) for o in others) for b in own["batches"]
+        }
+        return ", ".join(f"batch {b}: {own['batches'][b]['tokens_per_s'] / r:.2f}" for b, r in rates.items() if r)
+
     for name in [name for name in engines if name.startswith("layerzero")]:
-        versions = engines[name]["versions"]
-        pairs = [each for each in found["compared"] if each["engine"] == name]
-        others = sorted({each["against"] for each in pairs})
-        agree = min(each["equal_first_tokens"] for each in pairs) if pairs else None
-        speeds = [f"batch {each['batch']}: {each['throughput']:.2f}" for each in pairs if each["against"] == others[0]]
+        own, mode = engines[name], mode_of(name)
+        versions = own["versions"]
+        others = [other for other in theirs if mode_of(other) == mode]
+        against = ", ".join(others) or "no other engine"
+        pairs = [
+            zip(own["first_logprobs"], engines[other]["first_logprobs"], strict=True)
+            for other in others
+            if "first_logprobs" in own and "first_logprobs" in engines[other]
+        ]
+        differs = max((abs(a - b) for pair in pairs for a, b in pair), default=None)
+        whole = [
+            pair["equal_answers"] for pair in found["compared"] if pair["engine"] == name and pair["against"] in others
+        ]
+        result = [f"log-probabilities of first tokens differ by at most {differs:.2g}"] if differs is not None else []
+        result += [f"{min(whole):.0%} of the whole answers equal (worst batch)"] if whole else []
+        speed = f"throughput over {against}: {over(own, others)}" if others else ""
+        if theirs != others:
+            speed += f"; over the fastest of {', '.join(theirs)}: {over(own, theirs)}"
         yield Row(
             f"{versions['vllm']}, torch {versions['torch']}",
-            f"a model of {engines[name]['parameters'] / 1e9:.1f}B with random weights as {name}, next to {', '.join(others)}; {found['device']}",
-            "not compared" if agree is None else f"first tokens equal in {agree:.0%} or more of the answers",
-            f"throughput over {others[0]}: {', '.join(speeds)}" if others else "",
+            f"a model of {own['parameters'] / 1e9:.1f}B with random weights as {name}, next to {against} "
+            f"({MODES.get(mode, mode)}); {found['device']}",
+            "; ".join(result) or "not compared",
+            speed,
         )
 
 
