@@ -1,4 +1,4 @@
-"""block.decoder and block.encoder: all layers of a model as one program, built from what `layers.Layer` says of each."""
+"""block.decoder and block.encoder: all layers of a model as one program, built from their descriptions (`layers.Layer`)."""
 
 import dataclasses
 from typing import Any, cast
@@ -16,16 +16,16 @@ from layerzero.integrations.transformers.run.encoded import Encoded, keys_and_va
 from layerzero.integrations.transformers.run.steps import Steps
 from layerzero.program import Program, Rows
 
-PIECE = 256  # rows of a prompt of one sequence that a program takes at a time
+PIECE = 256  # rows of a prompt that a program takes at a time, for one sequence
 
 
 class BlockProgram:
-    """What a `StackPlan` holds, bound to the weights as they are now.
+    """The program of a StackPlan, bound to the current weights.
 
-    Run with hidden states (batch, length, width) and for each group of layers (mask, cos, sin): a mask that the
-    attention operation takes, or None for the causal one (of an encoder: none), tables (1 or batch, length, width) or
-    None where nothing rotates. The program's inputs are these in turn, then of an encoder's rows their mask, and keys
-    and values (batch, positions, heads, size) of each layer that attends to them; and two states of each that keeps some.
+    It runs with hidden states (batch, length, width) and, for each group of layers, (mask, cos, sin): a mask for the attention
+    operation or None for causal attention (in an encoder for no mask), and tables (1 or batch, length, width) or None without a
+    rotation. The program's inputs are these in order; then, if layers attend to an encoder, its mask and the keys and values
+    (batch, positions, heads, size) of each such layer; then two states of each layer that keeps some.
     """
 
     def __init__(self, plan: Any) -> None:
@@ -35,7 +35,7 @@ class BlockProgram:
         self.layers, self.states = builder.layers, builder.states
         self.width, self.ropes, self.cross = builder.width, builder.ropes, builder.cross
         self.masked = {group for group, delta in plan.stack.deltas.items() if delta.masked}
-        self.shown = torch.ones(1, 1, 1, dtype=self.dtype)  # the mask of those where there is none
+        self.shown = torch.ones(1, 1, 1, dtype=self.dtype)  # the mask of masked groups in a call without one
         self._paged: dict[bool, Program] = {}  # the same over blocks; True: with scales
 
     def run(
@@ -48,8 +48,8 @@ class BlockProgram:
         encoded: Encoded | None = None,
         slopes: Any = None,
     ) -> torch.Tensor:
-        """pads: of a PagedCache, what its `padding` says of the masks. encoded: what an encoder gave. slopes: by group,
-        where its layers have ALiBi and the mask has not.
+        """pads: for a PagedCache, the result of its `padding`. encoded: the encoder's rows. slopes: of ALiBi by group, if the mask does not
+        contain the bias.
         """
         length = hidden.shape[1]
         output = torch.empty_like(hidden, memory_format=torch.contiguous_format)
@@ -86,7 +86,7 @@ class BlockProgram:
 
     @staticmethod
     def _pieces(hidden: Any, groups: Any, cache: Any, encoded: Any) -> list[slice]:
-        """A long prompt in parts, whose rows alone the arena then holds: where the cache has all that the next part sees."""
+        """Splits a long prompt, so that the arena holds only the rows of one part; each part reads the earlier ones from the cache."""
         length = hidden.shape[1]
         masked = encoded is not None or any(mask is not None for mask, *_ in groups)
         if cache is None or masked or hidden.shape[0] != 1:
@@ -97,7 +97,7 @@ class BlockProgram:
         scaled = cache.manager.has_scales
         if scaled not in self._paged:
             self._paged[scaled] = _PagedBuilder(self.plan, scaled).build()
-        groups = [(None, *tables) for _, *tables in groups]  # the lists of pages say what the masks do
+        groups = [(None, *tables) for _, *tables in groups]  # the lists of pages replace the masks
         with cache.extended(self.layers, hidden, pads) as blocks:
             self._call(self._paged[scaled], (hidden, *self._inputs(groups, slopes), *blocks), (output,))
         return output
@@ -112,7 +112,7 @@ class BlockProgram:
         yield from (slopes.get(group) for group in self.plan.alibis)
 
     def arguments(self, batch: int, length: int, past: int) -> tuple[Any, Any, Any, int]:
-        """Tensors of a run of these sizes, for questions about it: their contents mean nothing."""
+        """Tensors of a run of these sizes, to ask which kernels it has; their contents do not matter."""
         hidden = torch.empty(batch, length, self.width, dtype=self.dtype)
         widths = [rope.width if rope else 0 for rope in self.ropes]
         groups = [(None, *[torch.empty(1, length, width, dtype=self.dtype)] * 2) for width in widths]
@@ -189,7 +189,7 @@ class _Builder(Steps):
         return gated
 
     def _turned(self, rows: Rows, part: Heads, layer: Layer, into: Rows | None = None) -> Rows:
-        """Returns heads as attention takes them, in `into` if that is passed: rotated, then normalised if the norm comes last."""
+        """Rotates heads, and normalises them if the norm comes after the rotation; writes to `into` if that is given."""
         rope, (_, cos, sin) = layer.attention.rope, self.groups[layer.group]
         if rope is not None:
             out = into if into is not None and not part.behind else self.rows(*rows.axes)
@@ -201,7 +201,7 @@ class _Builder(Steps):
         return into or rows
 
     def _attend(self, layer: Layer, query: Rows, key: Rows, value: Rows, mixed: Rows) -> None:
-        """Attention of rows; a decoder's keys and values go into its cache."""
+        """Adds attention; a decoder's keys and values are written into its cache first."""
         own: Any = layer.attention
         if own.causal:
             keys, values = (Rows(self.make.cache(self.dtype), rows.axes) for rows in (key, value))
@@ -249,7 +249,7 @@ class _Builder(Steps):
         return heads
 
     def _beside_each_other(self, rows: Rows, part: Heads) -> Rows:
-        """Copies heads stored in groups: the first of each group, then the second of each, and so on."""
+        """Copies heads that are stored in groups into one row: the first head of each group, then the second, and so on."""
         into, each = self.rows(part.heads, part.size), part.heads // part.groups
         for index in range(each):
             column = rows.column + part.column + index * part.step
@@ -259,7 +259,7 @@ class _Builder(Steps):
         return into
 
     def _attend_latents(self, layer: Layer, latent: Latent, query: Rows, kept: Rows, mixed: Rows) -> None:
-        """Passes the cache twice: latents with their shared columns, and alone."""
+        """Adds attention over latents. The cache is passed twice: keys are latents with the shared columns, values the latents alone."""
         self.layers.append((layer.index, 1, latent.width, latent.shared))
         keys, values = (Rows(self.make.cache(self.dtype), (1, n)) for n in (kept.size, latent.width))
         for rows in (keys, values):

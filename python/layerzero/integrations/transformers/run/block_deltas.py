@@ -54,7 +54,7 @@ def _part(given: dict[str, Rows], part: Heads) -> Rows:
 
 
 def _beside(steps: Steps, given: dict[str, Rows], *parts: Heads) -> Rows:
-    """Returns adjacent columns, copied if they are not."""
+    """Returns the parts as adjacent columns; copies them if they are not adjacent."""
     rows = [_part(given, part) for part in parts]
     size = sum(part.size for part in rows)
     ends = [part.column + part.size for part in rows]

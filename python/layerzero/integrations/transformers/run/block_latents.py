@@ -13,7 +13,7 @@ from layerzero.program import Rows
 def latent_steps(
     steps: Steps, layer: Layer, latent: Latent, given: dict[str, Rows], attend: Callable[..., None]
 ) -> Rows:
-    """Each head's part of `up` is multiplied with its queries and with what it mixes: keys and values are the latents."""
+    """Multiplies each head's part of `up` with its query and with its output, so that keys and values are the latents themselves."""
     own, down = layer.attention, given[latent.down]
     rows = given[own.linears[0]]
     if latent.query_down is not None:
@@ -44,7 +44,7 @@ def _multiply_heads(steps: Steps, source: Rows, weight: torch.Tensor, into: Rows
 
 
 def _turn(steps: Steps, layer: Layer, latent: Latent, source: Rows, into: Rows) -> None:
-    """The rotated part of heads; gathered first by a product with ones and zeros."""
+    """Rotates part of the heads. If even columns come first, a product with a permutation matrix orders them before."""
     if latent.gathers:
         order = gathered(torch.eye(latent.shared, dtype=steps.torch_dtype)).t()
         rows = steps.rows(*source.axes)

@@ -1,4 +1,4 @@
-"""What all steps of a program of layers are made of: rows, the stream of a layer, norms, products, MLPs."""
+"""Parts of a program of layers: rows, the residual stream, norms, products, MLPs."""
 
 from typing import Any
 
@@ -13,10 +13,11 @@ DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "
 
 
 class Steps:
-    """Turns descriptions into steps. What is added to the stream waits until somebody reads it: a norm adds it itself.
+    """Turns descriptions of layers into steps of a program. Outputs of parts wait to be added to the residual stream until a step
+    reads it, because fused norms add the last one themselves.
 
-    layers, states: what layers keep in a cache; ropes: by group, None where nothing rotates; groups: the program's inputs
-    (mask, cosines, sines) of each; tables: the weights of the layer that is made; cross: it attends to an encoder's rows too.
+    layers, states: sizes of what the layers keep in a cache. ropes: the Rope of each group, or None. groups: the program's inputs
+    (mask, cosines, sines) of each group. tables: the weights of the current layer. cross: whether layers attend to an encoder.
     """
 
     tables: Any
@@ -43,7 +44,7 @@ class Steps:
         return Rows(self.make.rows(rows.size, self.dtype), axes)
 
     def add_up(self, output: Rows | None = None) -> Any:
-        """Everything that waits goes into the stream, at last into `output`."""
+        """Adds everything that waits to the stream and returns it; the last sum is written to `output` if that is given."""
         while self.waiting:
             delta, factor = self.waiting.pop(0)
             into = self.rows(self.width) if self.waiting or output is None else output
@@ -52,7 +53,7 @@ class Steps:
         return self.stream
 
     def normed_stream(self, norm: Norm, into: Rows | None = None) -> Rows:
-        """The stream and what waits for it, normalised; the stream is the sum from here on."""
+        """Adds everything that waits to the stream, and returns the norm of the sum."""
         into = into or self.rows(self.width)
         last = self.waiting.pop() if self.waiting and self.waiting[-1][1] == 1.0 else None
         stream = self.add_up()
@@ -93,7 +94,7 @@ class Steps:
         return out
 
     def copied(self, source: Any) -> Rows:
-        """Returns rows unchanged; a run's result (the stream, before any norm) as rows of its own."""
+        """Returns Rows unchanged, and copies the program's input (the stream before any sum) into Rows."""
         if isinstance(source, Rows):
             return source
         into = self.rows(self.width)
@@ -101,7 +102,7 @@ class Steps:
         return into
 
     def linears(self, source: Any, names: tuple[str, ...]) -> dict[str, Rows]:
-        """Products with one input: one call if their blocks can be adjacent."""
+        """Products of several linear layers with the same input: one call if their blocks can be adjacent."""
         tables = [self.tables[name] for name in names]
         joined = self.plan.joined(tables) if len(names) > 1 else None
         if joined is None:
