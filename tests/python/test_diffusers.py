@@ -343,6 +343,13 @@ def test_choices_are_the_engines_and_few_are_remembered(monkeypatch, diffusers):
     assert not choices.is_torchs("rms_norm", "torch.other", (2,), lambda: call)
     assert not choices.is_torchs("rms_norm", chosen, (3,), lambda: ((rows, weight[:3], 1e-6), {}))  # no call at all
     assert len(choices._known) == 1
+    counted = []
+    monkeypatch.setattr(choices, "_kernel_of", lambda *_: counted.append(1) or chosen)
+    for turn in range(2 * choices._MOST_ASKED):  # plans that change all the time
+        lz.configure(log_selections=bool(turn % 2))
+        served = choices.is_torchs("rms_norm", chosen, (4,), lambda: call)
+    assert len(counted) == choices._MOST_ASKED and not served
+    lz.configure(log_selections=False)
 
 
 def test_code_that_computes_something_else_is_not_replaced(monkeypatch, diffusers):

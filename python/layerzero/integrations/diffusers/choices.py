@@ -14,7 +14,10 @@ from layerzero.errors import LayerZeroError
 from layerzero.inspection import explain_call
 
 _MOST = 1024  # classes that are remembered: a program whose shapes never repeat must not fill memory
-_known: dict[Any, bool] = {}
+_MOST_ASKED = (
+    32  # times that a class is asked about: where plans change all the time the operation chooses, as it does anyway
+)
+_known: dict[Any, tuple[Any, bool, int]] = {}  # class: (stamp of the plans, the answer, how often it was asked)
 
 
 def is_launch_bound(rows: torch.Tensor) -> bool:
@@ -25,19 +28,22 @@ def is_launch_bound(rows: torch.Tensor) -> bool:
 def is_torchs(operation: str, kernels: str, shapes: tuple[Any, ...], call: Callable[[], tuple[Any, ...]]) -> bool:
     """Whether an operation would run a kernel whose name begins with `kernels`. shapes: of the class, hashable; call() returns
     (tensors, other arguments by name) of a call that is one of it. False in a capture that nothing was asked before."""
-    key = (operation, *shapes, _layerzero.plans_stamp())
-    found = _known.get(key)
-    if found is None:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            return False
-        if len(_known) >= _MOST:
-            _known.clear()
-        found = _known[key] = _kernel_of(operation, *call()).startswith(kernels)
+    key, stamp = (operation, *shapes), _layerzero.plans_stamp()
+    known = _known.get(key)
+    if known is not None and known[0] == stamp:
+        return known[1]
+    asked = 0 if known is None else known[2]
+    if asked >= _MOST_ASKED or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+        return False
+    if len(_known) >= _MOST:
+        _known.clear()
+    found = _kernel_of(operation, *call()).startswith(kernels)
+    _known[key] = stamp, found, asked + 1
     return found
 
 
 def _kernel_of(operation: str, tensors: tuple[Any, ...], given: dict[str, Any]) -> str:
     try:
         return explain_call(operation, tensors, given, of_chosen=True).kernel_id or ""
-    except LayerZeroError:  # the call itself says so
+    except (LayerZeroError, RuntimeError, TypeError, ValueError):  # the call itself says so
         return ""
