@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import importlib.util
 import pickle
 import sys
 from pathlib import Path
@@ -57,6 +58,8 @@ def test_every_public_name_is_there(diffusers):
     from layerzero.integrations import diffusers as ours
 
     assert all(getattr(ours, name) is not None for name in ours.__all__)
+    for name in ours.__all__:  # none is hidden by a file of its name, whichever is imported first
+        assert importlib.util.find_spec(f"{ours.__name__}.{name}") is None, name
 
 
 @pytest.mark.parametrize("name", diffusion_models.NAMES)
@@ -262,7 +265,7 @@ def test_reasons_for_what_is_left(diffusers):
 
 
 def test_on_a_cuda_device_activations_of_one_launch_stay_torchs(monkeypatch):
-    implementation = importlib.import_module("layerzero.integrations.diffusers.kernelize")
+    implementation = importlib.import_module("layerzero.integrations.diffusers.kernelizing")
     monkeypatch.setattr(implementation, "_device_of", lambda model: "cuda")
     model, given = diffusion_models.build("unet")
     expected = diffusion_models.run(model, given)
@@ -426,7 +429,7 @@ def test_text_encoders_are_kernelized_as_transformers_models(diffusers):
 
 
 def test_new_pipelines(diffusers):
-    from layerzero.integrations.diffusers.kernelize import is_kernelized
+    from layerzero.integrations.diffusers.kernelizing import is_kernelized
     from layerzero.integrations.pipelines import serve_pipelines
 
     own = diffusers.DiffusionPipeline.register_modules

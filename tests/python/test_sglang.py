@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
+from layerzero.torch import offsets  # noqa: E402
 import sglang_stand_in  # noqa: E402
 from layerzero.host.import_hook import when_imported  # noqa: E402
 from sglang_step import HEADS, SIZE, Step, layer_of  # noqa: E402
@@ -122,6 +123,12 @@ def test_what_is_built(plugin):
     prompts = built("prompts")
     assert prompts.extend.fresh and "pages" not in vars(prompts.extend)  # which nobody needed
     assert not built("prompts", mirrored=False).extend.fresh  # nothing is known of the lengths
+    assert offsets.known(mixed.extend.query_start)[:2] == (31, 20)  # so that no adapter has to guard them in each layer
+    assert offsets.known(prompts.extend.query_start)[:2] == (
+        int(prompts.extend.query_start[-1]),
+        prompts.extend.longest,
+    )
+    assert offsets.known(built("prompts", mirrored=False).extend.query_start) is None
     decode = built("decode")
     assert decode.extend is None and decode.tables.shape == (3, 5) and decode.lengths.dtype == torch.int32
 

@@ -4,7 +4,9 @@ An engine makes offsets on the host and copies them once a step, for all layers.
 on the device in each call, which costs the host more time than a library's call itself.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
@@ -25,14 +27,14 @@ def _version(offsets: torch.Tensor) -> int | None:
     return None if offsets.is_inference() else offsets._version
 
 
-def declare(offsets: torch.Tensor, host: Any) -> None:
+def declare(offsets: torch.Tensor, host: Sequence[int]) -> None:
     """Says what int32 `offsets` (n + 1) hold, as long as this tensor object lives and nobody writes into it; `host`: the
-    values, a NumPy array. Values that are no offsets are forgotten: calls with them are guarded as ever."""
-    lengths = host[1:] - host[:-1]
-    if len(lengths) == 0 or len(host) != len(offsets) or host[0] or lengths.min() < 0:
+    values. Values that are no offsets are forgotten: calls with them are guarded as ever."""
+    lengths = [end - begin for begin, end in pairwise(host)]
+    if not lengths or len(host) != offsets.shape[0] or host[0] or min(lengths) < 0:
         _known.pop(offsets, None)
         return
-    _known[offsets] = Known(int(host[-1]), int(lengths.max()), _version(offsets))
+    _known[offsets] = Known(int(host[-1]), int(max(lengths)), _version(offsets))
 
 
 def known(offsets: torch.Tensor) -> Known | None:

@@ -20,9 +20,9 @@ _LAZY = {
     "LayerZeroAttnAddedKVProcessor": "processors",
     "LayerZeroAttnProcessor": "processors",
     "LayerZeroJointAttnProcessor": "processors",
-    "kernelize": "kernelize",
+    "kernelize": "kernelizing",
     "processor_of": "processors",
-    "unkernelize": "kernelize",
+    "unkernelize": "kernelizing",
 }
 
 
@@ -32,5 +32,5 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-    globals()[name] = value  # over the module that `kernelize` is imported as
+    globals()[name] = value
     return value

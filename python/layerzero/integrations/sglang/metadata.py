@@ -5,6 +5,7 @@ Lengths and slots stay on the device; the host knows lengths where SGLang mirror
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from layerzero.integrations.serving.pages import Pages, pages_of
+from layerzero.torch import offsets
 
 
 @dataclass
@@ -95,8 +97,11 @@ def _extend(batch: Any, step: Step, page_size: int) -> Extend:
     prefixes = getattr(batch, "extend_prefix_lens_cpu", None)
     known = batch.seq_lens_cpu
     count, width = step.tables.shape
+    query_start = F.pad(batch.extend_seq_lens.cumsum(0, dtype=torch.int32), (1, 0))
+    if new is not None:
+        offsets.declare(query_start, [0, *itertools.accumulate(map(int, new))])
     return Extend(
-        query_start=F.pad(batch.extend_seq_lens.cumsum(0, dtype=torch.int32), (1, 0)),
+        query_start=query_start,
         longest=max(map(int, new), default=0) if new is not None else width * page_size,
         fresh=prefixes is not None and not any(map(int, prefixes)),
         lengths=step.lengths,

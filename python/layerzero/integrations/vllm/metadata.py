@@ -6,6 +6,7 @@ It is built once a step. Lengths and block tables stay on the device; the host k
 import copy
 import functools
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -148,30 +149,22 @@ class LayerZeroMetadataBuilder(AttentionMetadataBuilder[LayerZeroMetadata]):
         return metadata
 
     def _prefill(self, common: CommonAttentionMetadata, step: LayerZeroMetadata, prefix: int) -> Prefill:
-        begin = step.num_decodes
-        starts = common.query_start_loc_cpu[begin : common.num_reqs + 1].numpy()
-        new_tokens = starts[1:] - starts[:-1]
+        # Lists: for so few numbers an operation of NumPy or torch takes longer than a loop.
+        begin, decoded = step.num_decodes, step.num_decode_tokens
+        starts = [at - decoded for at in common.query_start_loc_cpu.tolist()[begin : common.num_reqs + 1]]
+        new = [end - start for start, end in pairwise(starts)]
         query_start = step.query_start
         if begin:
-            query_start = query_start[begin:] - step.num_decode_tokens
-        offsets.declare(query_start, starts - step.num_decode_tokens)
+            query_start = query_start[begin:] - decoded
+        offsets.declare(query_start, starts)
+        fresh, most = False, len(new) * step.tables.shape[1]
         # Exact where a request has several new tokens; None: of virtual batches.
-        bound = common.seq_lens_cpu_upper_bound
-        fresh, most = False, len(new_tokens) * step.tables.shape[1]
-        if bound is not None:
-            keys = bound[begin : common.num_reqs].numpy()
-            fresh = not prefix and bool((keys == new_tokens).all())
-            most = int(-(-(keys - prefix).clip(0) // self.page_size).sum())
-        return Prefill(
-            query_start,
-            int(starts[-1]),
-            int(new_tokens.max()),
-            fresh,
-            step.tables[begin:],
-            step.lengths[begin:],
-            self.page_size,
-            max(most, 1),
-        )
+        if (bound := common.seq_lens_cpu_upper_bound) is not None:
+            keys = bound.tolist()[begin : common.num_reqs]
+            fresh = not prefix and keys == new
+            most = sum(-(-max(key - prefix, 0) // self.page_size) for key in keys)
+        rest = (step.tables[begin:], step.lengths[begin:]) if begin else (step.tables, step.lengths)
+        return Prefill(query_start, decoded + starts[-1], max(new), fresh, *rest, self.page_size, max(most, 1))
 
     def _shared(self, tables: torch.Tensor, count: int, tokens: int) -> Shared:
         def numbers(*values: int) -> torch.Tensor:
