@@ -13,9 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
-from layerzero.torch import offsets  # noqa: E402
 import sglang_stand_in  # noqa: E402
 from layerzero.host.import_hook import when_imported  # noqa: E402
+from layerzero.torch import offsets  # noqa: E402
 from sglang_step import HEADS, SIZE, Step, layer_of  # noqa: E402
 
 OURS = "layerzero.integrations.sglang"
