@@ -1,5 +1,8 @@
 """The token cache and its policy keys, wrapped tokenizers."""
 
+import concurrent.futures
+import copy
+import pickle
 import warnings
 
 import pytest
@@ -35,17 +38,86 @@ def test_the_cache_checks_a_share_of_its_hits():
     assert fresh.stats()["validated"] == 2
 
 
-def test_a_wrong_entry_is_dropped_and_reported():
+def test_a_wrong_entry_is_dropped_and_reported(monkeypatch):
     identity, cache = lz.register_tokenizer(build()), lz.TokenCache("model")
-    lz.tokenize("hello there", identity, cache=cache)
-    for entry in cache._entries.values():
-        entry.ids = (1, 2, 3)
+    library = lz.tokenizers._find(identity).wrapped
+    assert lz.tokenizer_kernels(identity) == {}  # proven with the true library
+    with monkeypatch.context() as lying, lz.policy(locks={"tokenize.encode": "tokenizers.encode"}):
+        lying.setattr(library, "encode", lambda texts, offsets, specials: ([[1, 2, 3] for _ in texts], []))
+        assert lz.tokenize("hello there", identity, cache=cache)["input_ids"] == [1, 2, 3]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         answers = [lz.tokenize("hello there", identity, cache=cache)["input_ids"] for _ in range(12)]
     assert [type(w.message) for w in caught] == [lz.TokenCacheWarning]
-    assert answers[-1] == build().encode("hello there").ids
-    assert cache.stats()["mismatches"] == 1
+    assert caught[0].filename == __file__
+    right = build().encode("hello there").ids
+    assert answers == [[1, 2, 3]] * 9 + [right] * 3
+    assert cache.stats()["mismatches"] == 1 and cache.stats()["validated"] == 1
+
+
+def test_lists_take_hits_and_misses_and_answers_belong_to_the_caller():
+    tokenizer = build()
+    identity, cache = lz.register_tokenizer(tokenizer), lz.TokenCache()
+    texts = [f"text {number % 7}" for number in range(20)] + ["", "caf\u00e9"]
+    wanted = [tokenizer.encode(text).ids for text in texts]
+    for _ in range(25):
+        rows = lz.tokenize(texts, identity, cache=cache)["input_ids"]
+        assert rows == wanted
+        for row in rows:
+            row.clear()
+    assert cache.stats()["entries"] == 9 and cache.stats()["misses"] == 22
+    plain = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    assert lz.tokenize(tuple(texts), identity, add_special_tokens=False, cache=cache)["input_ids"] == plain
+    assert cache.stats()["entries"] == 18
+    cache.clear()
+    assert cache.stats()["entries"] == cache.stats()["bytes"] == 0
+    assert lz.tokenize([], identity, cache=cache)["input_ids"] == []
+
+
+def test_other_texts_than_plain_ones():
+    tokenizer = build()
+    identity, cache = lz.register_tokenizer(tokenizer), lz.TokenCache()
+    assert lz.tokenize(["one"], identity, cache=cache)["input_ids"] == [tokenizer.encode("one").ids]
+    for wrong in (b"bytes", ["a", b"bytes"], [1], [None]):
+        for _ in range(2):
+            with pytest.raises((lz.LayerZeroError, TypeError)):
+                lz.tokenize(wrong, identity, cache=cache)
+    before = cache.stats()["entries"]
+    with pytest.raises(lz.LayerZeroError):
+        lz.tokenize(["fine", "\ud800"], identity, cache=cache)
+    assert cache.stats()["entries"] == before
+    with pytest.raises(lz.LayerZeroError, match="tokenizer_id"):
+        lz.tokenize("one", "0" * 64, cache=cache)
+
+
+def test_a_path_names_a_tokenizer_of_a_cache_too(tmp_path):
+    build().save(str(tmp_path / "tokenizer.json"))
+    cache = lz.TokenCache()
+    for _ in range(3):
+        assert lz.tokenize("hello", str(tmp_path), cache=cache)["input_ids"] == build().encode("hello").ids
+    assert lz.tokenize("hello", lz.tokenizer_identity(build()), cache=cache)["input_ids"]
+    assert (cache.stats()["hits"], cache.stats()["misses"]) == (3, 1)
+
+
+def test_threads_share_a_cache():
+    tokenizer = build()
+    identity, cache = lz.register_tokenizer(tokenizer), lz.TokenCache(max_bytes=4000)
+    texts = [f"text {number}" for number in range(30)]
+    wanted = [tokenizer.encode(text).ids for text in texts]
+
+    def run(_):
+        return all(lz.tokenize(texts, identity, cache=cache)["input_ids"] == wanted for _ in range(50))
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(run, range(4)))
+    stats = cache.stats()
+    assert stats["hits"] + stats["misses"] == 4 * 50 * 30 and stats["bytes"] <= 4000 and stats["mismatches"] == 0
+
+
+def test_copies_of_a_cache_have_its_settings():
+    cache = lz.TokenCache("model", max_bytes=1234)
+    for again in (copy.deepcopy(cache), pickle.loads(pickle.dumps(cache))):
+        assert (again.model_id, again.max_bytes, again.stats()["entries"]) == ("model", 1234, 0)
 
 
 def test_entries_belong_to_models_and_are_bounded():
@@ -102,10 +174,82 @@ def test_wrapped_tokenizers_answer_as_the_native_one(cached):
             for name in theirs:
                 same = mine[name] == theirs[name]
                 assert same if isinstance(same, bool) else bool(same.all()), (options, name)
+            assert type(mine) is type(theirs) and mine.is_fast and mine.n_sequences == theirs.n_sequences
+            for index in range(1 if isinstance(asked, str) else len(asked)):
+                assert mine.tokens(index) == theirs.tokens(index)
+                assert mine.word_ids(index) == theirs.word_ids(index)
+            assert mine.char_to_token(0) == theirs.char_to_token(0) and mine[0].offsets == theirs[0].offsets
+            assert dict(pickle.loads(pickle.dumps(mine)).items()).keys() == theirs.keys()
     assert wrapped.encode("hello") == native.encode("hello")
     assert wrapped.decode(native.encode("hello")) == native.decode(native.encode("hello"))
     messages = [{"role": "user", "content": "hello"}]
     assert wrapped.apply_chat_template(messages)["input_ids"] == native.apply_chat_template(messages)["input_ids"]
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_call_with_one_text_is_the_native_ones(cached, caplog):
+    native = small_transformers_tokenizer()
+    native.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    wrapped = lz.wrap_tokenizer(native, cache=lz.TokenCache("m") if cached else None)
+    for options in ({}, {"add_special_tokens": False}):
+        for text in ("hello there", "", "caf\u00e9 <s>", "hello there"):
+            mine, theirs = wrapped(text, **options), native(text, **options)
+            assert dict(mine) == dict(theirs) and list(mine) == list(theirs) and type(mine) is type(theirs)
+            assert mine.tokens() == theirs.tokens() and len(mine.encodings) == 1
+            assert wrapped.encode(text, **options) == native.encode(text, **options)
+            assert dict(copy.deepcopy(mine)) == dict(theirs)
+    wrapped.model_max_length = 2
+    with caplog.at_level("WARNING"):
+        transformers = pytest.importorskip("transformers")
+        transformers.utils.logging.enable_propagation()
+        try:
+            wrapped("a longer text")
+        finally:
+            transformers.utils.logging.disable_propagation()
+    assert "longer than the specified maximum" in caplog.text
+    with pytest.raises((TypeError, ValueError)):
+        wrapped(None)
+    assert wrapped(["a", "b"])["input_ids"] == native(["a", "b"])["input_ids"]
+    assert wrapped("a", "b")["input_ids"] == native("a", "b")["input_ids"]
+
+
+def test_wrapped_tokenizers_can_be_copied_and_wrapped_again():
+    native = small_transformers_tokenizer()
+    wrapped = lz.wrap_tokenizer(native, cache=lz.TokenCache("m"))
+    for again in (copy.deepcopy(wrapped), pickle.loads(pickle.dumps(wrapped)), lz.wrap_tokenizer(wrapped)):
+        assert again("hello there")["input_ids"] == native("hello there")["input_ids"]
+        assert again.tokenizer_id == wrapped.tokenizer_id and isinstance(again, type(native))
+    assert again._layerzero_base is type(native)
+
+
+def test_methods_of_a_tokenizers_own_class_stay():
+    native = small_transformers_tokenizer()
+
+    class Fills(type(native)):
+        def _encode_plus(self, text, *arguments, **options):
+            return super()._encode_plus(text.replace("<fill>", "zebra"), *arguments, **options)
+
+    class Calls(type(native)):
+        def __call__(self, text, **options):
+            return super().__call__(text + " there", **options)
+
+    class Encodes(type(native)):
+        def encode(self, text, **options):
+            return [7, *super().encode(text, **options)]
+
+    class Modes(type(native)):
+        inputs = 0
+
+        def _switch_to_input_mode(self):
+            self.inputs += 1
+
+    for base in (Fills, Calls, Encodes, Modes):
+        own = copy.deepcopy(native)
+        own.__class__ = base
+        wrapped = lz.wrap_tokenizer(own)
+        assert dict(wrapped("hello <fill>")) == dict(own("hello <fill>"))
+        assert wrapped.encode("hello <fill>") == own.encode("hello <fill>")
+    assert wrapped.inputs == own.inputs == 1
 
 
 def test_wrapped_tokenizers_follow_added_tokens_and_can_be_off():

@@ -35,7 +35,7 @@ class TokenCache:
 
     Of an entry's first 100 hits a tenth is compared with the tokenizer, of the next 1000 a hundredth, then a thousandth
     (`tokenizer_cache.validation_rate_*`). An entry that differs is dropped, counted and reported by a warning. Threads
-    may share a cache.
+    may share a cache. A copy, and what a pickle makes of it, has the same settings and no entries.
     """
 
     def __init__(self, model_id: str = "", max_bytes: int = 64 << 20) -> None:
@@ -52,6 +52,9 @@ class TokenCache:
             (0, 0, 0),
         )  # see _settings_of
         self._stats = {"hits": 0, "misses": 0, "validated": 0, "mismatches": 0, "evicted": 0, "bytes": 0}
+
+    def __reduce__(self) -> Any:
+        return TokenCache, (self.model_id, self.max_bytes)
 
     def stats(self) -> dict[str, int]:
         """Returns hits, misses, validated hits, mismatches, evicted entries, bytes and entries."""

@@ -1,8 +1,12 @@
 """Transformers tokenizers whose texts are encoded by tokenize.encode: a subclass of the tokenizer's own class."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
+from transformers import BatchEncoding, PreTrainedTokenizerFast
+
+from layerzero import tokenizers
 from layerzero.errors import WrongTypeError
 from layerzero.tokenizers.cache import TokenCache
 
@@ -12,18 +16,72 @@ _ANSWERED = {
     "padding_side", "return_tensors", "return_token_type_ids", "return_attention_mask", "return_offsets_mapping",
     "verbose",
 }  # fmt: skip
+# What BatchEncoding's constructor sets, if it is that of the releases that were read: then it need not run.
+_IS_PLAIN = vars(BatchEncoding({"input_ids": [0]}, n_sequences=1)) == {
+    "data": {"input_ids": [0]},
+    "_encodings": None,
+    "_n_sequences": 1,
+}
 
 
 def _value(strategy: Any, absent: str) -> str:
     return str(getattr(strategy, "value", strategy) or absent)
 
 
-class _Wrapped:
-    """The methods that differ; `wrapped` puts it before the tokenizer's own class."""
+class _Encodings(Sequence):  # type: ignore[type-arg]
+    """What BatchEncoding has of each text besides ids (words, characters, tokens): the tokenizer's own answer to the same
+    call, which is computed when it is first read."""
+
+    def __init__(self, tokenizer: Any, text: Any, options: dict[str, Any]) -> None:
+        self._call: Any = (tokenizer, text, options)
+        self._items: list[Any] | None = None
+
+    def _read(self) -> list[Any]:
+        if self._items is None:
+            tokenizer, text, options = self._call
+            self._items = super(_Wrapped, tokenizer)._encode_plus(text, **options).encodings
+            self._call = None
+        return self._items
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._read()[index]
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __bool__(self) -> bool:
+        return True  # a call has at least one text
+
+    def __reduce__(self) -> Any:
+        return list, (self._read(),)
+
+
+def _answer(data: dict[str, Any], encodings: _Encodings) -> Any:
+    if not _IS_PLAIN:
+        return BatchEncoding(data, encodings, n_sequences=1)
+    answer = object.__new__(BatchEncoding)
+    answer.__dict__ = {"data": data, "_encodings": encodings, "_n_sequences": 1}
+    return answer
+
+
+class _Named:
+    """What every wrapped tokenizer has; `wrapped` puts a class of these before the tokenizer's own one."""
 
     tokenizer_id: str
+    _layerzero_base: type
     _layerzero_cache: TokenCache | None
     _layerzero_size: int
+
+    def __reduce__(self) -> Any:
+        return _wrapped_again, (_native(self), self._layerzero_cache)
+
+
+def _wrapped_again(native: Any, cache: TokenCache | None) -> Any:
+    return tokenizers.wrap_tokenizer(native, cache=cache)
+
+
+class _Wrapped(_Named):
+    """Answers what tokenize.encode can answer of a call whose options Transformers has read."""
 
     def _encode_plus(self, text: Any, text_pair: Any = None, **options: Any) -> Any:
         mine = self._own_answer(text, options) if text_pair is None else None
@@ -37,62 +95,110 @@ class _Wrapped:
         if any(value for name, value in options.items() if name not in _ANSWERED) or not self._is_unchanged():
             return None
         offsets = bool(options.get("return_offsets_mapping"))
-        ids, spans = self._ids(list(batch), offsets, options.get("add_special_tokens", True))
-        longest = max(map(len, ids))
-        truncates = _value(options.get("truncation_strategy"), "do_not_truncate") != "do_not_truncate"
-        if truncates and options.get("max_length") is not None and longest > options["max_length"]:
-            return None  # which ids are cut depends on the template
         if offsets and _value(options.get("padding_strategy"), "do_not_pad") != "do_not_pad":
             return None
+        ids, spans = self._ids(list(batch), offsets, options.get("add_special_tokens", True))
+        longest = max(ids, key=len)
+        limit = options.get("max_length")
+        truncates = _value(options.get("truncation_strategy"), "do_not_truncate") != "do_not_truncate"
+        if truncates and limit is not None and len(longest) > limit:
+            return None  # which ids are cut depends on the template
+        self._eventual_warn_about_too_long_sequence(longest, limit, options.get("verbose", True))  # type: ignore[attr-defined]
         data: dict[str, Any] = {"input_ids": ids}
         if self._wants("return_token_type_ids", "token_type_ids", options):
             data["token_type_ids"] = [[0] * len(row) for row in ids]
         if offsets:
             data["offset_mapping"] = spans
-        return self._padded(data, options, isinstance(text, str))
+        return self._padded(data, options, text if isinstance(text, str) else list(text))
 
     def _wants(self, option: str, name: str, options: dict[str, Any]) -> bool:
         asked = options.get(option)
         return bool(asked) if asked is not None else name in self.model_input_names  # type: ignore[attr-defined]
 
-    def _ids(self, batch: list[str], offsets: bool, specials: bool) -> tuple[list[list[int]], Any]:
-        from layerzero import tokenizers
-
+    def _ids(self, texts: Any, offsets: bool, specials: bool) -> tuple[Any, Any]:
         cache = None if offsets else self._layerzero_cache
-        answer = tokenizers.tokenize(batch, self.tokenizer_id, offsets, add_special_tokens=specials, cache=cache)
+        answer = tokenizers.tokenize(texts, self.tokenizer_id, offsets, add_special_tokens=specials, cache=cache)
         return answer["input_ids"], answer.get("offsets")
 
-    def _padded(self, data: dict[str, Any], options: dict[str, Any], single: bool) -> Any:
-        from transformers import BatchEncoding
-
+    def _padded(self, data: dict[str, Any], options: dict[str, Any], text: Any) -> Any:
         strategy = _value(options.get("padding_strategy"), "do_not_pad")
         wants_mask = self._wants("return_attention_mask", "attention_mask", options)
         if strategy != "do_not_pad":
             names = ("max_length", "pad_to_multiple_of", "padding_side")
             settings = {name: options.get(name) for name in names}
-            data = dict(self.pad(data, padding=strategy, return_attention_mask=wants_mask, **settings))  # type: ignore[attr-defined]
+            data = self.pad(data, padding=strategy, return_attention_mask=wants_mask, **settings).data  # type: ignore[attr-defined]
         elif wants_mask:
             data["attention_mask"] = [[1] * len(row) for row in data["input_ids"]]
-        tensors = options.get("return_tensors")
-        if single and tensors is None:
+        tensors, encodings = options.get("return_tensors"), _Encodings(self, text, options)
+        if tensors is not None:
+            return BatchEncoding(data, encodings, tensor_type=tensors, n_sequences=1)  # type: ignore[arg-type]
+        if isinstance(text, str):
             data = {name: rows[0] for name, rows in data.items()}
-        return BatchEncoding(data, tensor_type=tensors)
+        return _answer(data, encodings)
 
     def _is_unchanged(self) -> bool:
         """Whether the tokenizer is still the one that was registered: tokens may be added to it at any time."""
         split: bool = getattr(self, "split_special_tokens", False)
-        return not split and len(self) == self._layerzero_size  # type: ignore[arg-type]
+        return not split and self._tokenizer.get_vocab_size() == self._layerzero_size  # type: ignore[attr-defined]
+
+
+class _Direct(_Wrapped):
+    """Answers calls with one text and nothing else but add_special_tokens before Transformers reads the other options,
+    whose defaults they have."""
+
+    def __call__(self, text: Any = None, *arguments: Any, **options: Any) -> Any:
+        if arguments or not self._is_simple(text, options):
+            return super().__call__(text, *arguments, **options)  # type: ignore[misc]
+        ids = self._one(text, options)
+        names = self.model_input_names  # type: ignore[attr-defined]
+        data = {"input_ids": ids}
+        if "token_type_ids" in names:
+            data["token_type_ids"] = [0] * len(ids)
+        if "attention_mask" in names:
+            data["attention_mask"] = [1] * len(ids)
+        return _answer(data, _Encodings(self, text, options))
+
+    def encode(self, text: Any, *arguments: Any, **options: Any) -> Any:
+        if arguments or not self._is_simple(text, options):
+            return super().encode(text, *arguments, **options)  # type: ignore[misc]
+        return self._one(text, options)
+
+    def _is_simple(self, text: Any, options: dict[str, Any]) -> bool:
+        known = not options or (len(options) == 1 and "add_special_tokens" in options)
+        return type(text) is str and known and self._is_unchanged()
+
+    def _one(self, text: str, options: dict[str, Any]) -> list[int]:
+        ids: list[int] = self._ids(text, False, options.get("add_special_tokens", True))[0]
+        if len(ids) > self.model_max_length:  # type: ignore[attr-defined]
+            self._eventual_warn_about_too_long_sequence(ids, None, True)  # type: ignore[attr-defined]
+        return ids
+
+
+def _methods(base: Any) -> type:
+    """Returns what stands before a tokenizer's class: a class with methods of its own in a place keeps them."""
+    fast: Any = PreTrainedTokenizerFast
+    if base._encode_plus is not fast._encode_plus or base.__call__ is not fast.__call__:
+        return _Named
+    return _Direct if base.encode is fast.encode and not hasattr(base, "_switch_to_input_mode") else _Wrapped
+
+
+def _native(tokenizer: Any) -> Any:
+    """Returns a wrapped tokenizer as one of its own class, which shares all that it has."""
+    if not isinstance(tokenizer, _Named):
+        return tokenizer
+    native = object.__new__(tokenizer._layerzero_base)
+    native.__dict__ = {name: value for name, value in vars(tokenizer).items() if name not in _Named.__annotations__}
+    return native
 
 
 def wrapped(tokenizer: Any, tokenizer_id: str, cache: TokenCache | None) -> Any:
-    from transformers import PreTrainedTokenizerFast
-
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise WrongTypeError(
             "tokenizer", "a fast tokenizer of Transformers", type(tokenizer).__name__, "load it with AutoTokenizer"
         )
-    base = type(tokenizer)
-    made = copy.deepcopy(tokenizer)
-    made.__class__ = type(base.__name__, (_Wrapped, base), {"__module__": base.__module__})
+    made = copy.deepcopy(_native(tokenizer))
+    base = type(made)
+    members = {"__module__": base.__module__, "_layerzero_base": base}
+    made.__class__ = type(base.__name__, (_methods(base), base), members)
     made.tokenizer_id, made._layerzero_cache, made._layerzero_size = tokenizer_id, cache, len(made)
     return made
