@@ -28,7 +28,7 @@ def _value(strategy: Any, absent: str) -> str:
     return str(getattr(strategy, "value", strategy) or absent)
 
 
-class _Encodings(Sequence):  # type: ignore[type-arg]
+class _Encodings(Sequence):
     """What BatchEncoding has of each text besides ids (words, characters, tokens): the tokenizer's own answer to the same
     call, which is computed when it is first read."""
 
@@ -39,8 +39,7 @@ class _Encodings(Sequence):  # type: ignore[type-arg]
     def _read(self) -> list[Any]:
         if self._items is None:
             tokenizer, text, options = self._call
-            self._items = super(_Wrapped, tokenizer)._encode_plus(text, **options).encodings
-            self._call = None
+            self._items = tokenizer._layerzero_base._encode_plus(tokenizer, text, **options).encodings
         return self._items
 
     def __getitem__(self, index: Any) -> Any:
@@ -131,7 +130,7 @@ class _Wrapped(_Named):
             data["attention_mask"] = [[1] * len(row) for row in data["input_ids"]]
         tensors, encodings = options.get("return_tensors"), _Encodings(self, text, options)
         if tensors is not None:
-            return BatchEncoding(data, encodings, tensor_type=tensors, n_sequences=1)  # type: ignore[arg-type]
+            return BatchEncoding(data, encodings, tensor_type=tensors, n_sequences=1)
         if isinstance(text, str):
             data = {name: rows[0] for name, rows in data.items()}
         return _answer(data, encodings)
@@ -175,7 +174,7 @@ class _Direct(_Wrapped):
 
 
 def _methods(base: Any) -> type:
-    """Returns what stands before a tokenizer's class: a class with methods of its own in a place keeps them."""
+    """Returns the class to put before a tokenizer's class: one with methods of its own in a place keeps them."""
     fast: Any = PreTrainedTokenizerFast
     if base._encode_plus is not fast._encode_plus or base.__call__ is not fast.__call__:
         return _Named
@@ -186,7 +185,7 @@ def _native(tokenizer: Any) -> Any:
     """Returns a wrapped tokenizer as one of its own class, which shares all that it has."""
     if not isinstance(tokenizer, _Named):
         return tokenizer
-    native = object.__new__(tokenizer._layerzero_base)
+    native: Any = object.__new__(tokenizer._layerzero_base)
     native.__dict__ = {name: value for name, value in vars(tokenizer).items() if name not in _Named.__annotations__}
     return native
 
