@@ -90,7 +90,7 @@ class CapturedSteps:
         return _layerzero.plans_stamp(), self.forward.state()
 
     def _drop_outdated(self) -> None:
-        """After the policy, what was measured or the tables of positions changed."""
+        """Drops graphs after the policy, the measured times or the tables of positions changed."""
         stamp = self._stamp()
         first_tables = self.stamp[1] is None and stamp[0] == self.stamp[0]  # no graph reads them yet
         if self.stamp != stamp and not first_tables:
@@ -159,7 +159,7 @@ def _first_variants(step: Step) -> list[Variant]:
 
 @contextlib.contextmanager
 def dependent_launches(on: bool) -> Iterator[None]:
-    """Within it the own CUDA kernels that this thread launches begin before those before them have ended."""
+    """Within the block, LayerZero's CUDA kernels that this thread launches may begin before the kernels before them have ended."""
     if not on:
         yield
         return
@@ -172,7 +172,7 @@ def dependent_launches(on: bool) -> Iterator[None]:
 
 
 def _times_of(replays: dict[str, Any]) -> dict[str, float]:
-    """Microseconds of each replay: the shortest of a few, in turns."""
+    """Microseconds of each replay: the shortest of a few, measured in turns."""
     times = dict.fromkeys(replays, float("inf"))
     for number in range(_TRIALS + 1):
         for name, replay in replays.items():
@@ -187,7 +187,7 @@ def _times_of(replays: dict[str, Any]) -> dict[str, float]:
 
 
 def record(warm_up: Any, run: Any, pool: Any) -> Any:
-    """Captures `run`, which is not executed; returns what replays it. Runs `warm_up` before, which may be repeated."""
+    """Captures `run` without executing it, and returns a function that replays it. `warm_up` runs before, perhaps several times."""
     keys = policy_in_force()["keys"]
     captures.warm_up(warm_up, keys["graph.warmup_iterations"]["value"])
     if keys["graph_strict_mode"]["value"]:
@@ -224,9 +224,7 @@ def why_not(inputs: torch.Tensor, cache: Any) -> str | None:
 
 
 def _valid_auto_compile_criteria(self: Any, model_kwargs: Any, generation_config: Any) -> bool:
-    """Takes the place of a model's method: whether `generate` compiles its decode steps without being asked to. It does not
-    where they are captured instead.
-    """
+    """Replaces a model's method: whether `generate` compiles its decode steps by itself. It does not if they are captured instead."""
     cache = model_kwargs.get("cache", model_kwargs.get("past_key_values"))
     plain = type(cache) is StaticCache and all(type(layer) is StaticLayer for layer in cache.layers)
     if plain and self.device.type == "cuda" and generation_config.compile_config is None:

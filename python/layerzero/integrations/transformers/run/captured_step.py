@@ -15,7 +15,8 @@ def padded_length(length: int) -> int:
 
 
 class Inputs(NamedTuple):
-    """What changes from step to step; a graph reads it from memory of its own. length: new positions of each sequence."""
+    """The inputs that change from step to step; a graph reads them from memory of its own. length: new positions of each
+    sequence."""
 
     rows: torch.Tensor  # ids (b, length) int64, or embeddings (b, length, width)
     positions: torch.Tensor | None  # (1 or b, length) int64, or None where they follow those of the cache
@@ -25,7 +26,7 @@ class Inputs(NamedTuple):
         return tuple((given.shape, given.dtype) if given is not None else None for given in self)
 
     def padded(self) -> "Inputs":
-        """With the last position repeated up to `padded_length`. Nothing reads what these positions compute."""
+        """The inputs with the last position repeated up to `padded_length`. Nothing reads the results of these positions."""
         further = padded_length(self.rows.shape[1]) - self.rows.shape[1]
         if not further:
             return self
@@ -34,7 +35,7 @@ class Inputs(NamedTuple):
 
 
 def _extended(given: torch.Tensor, dim: int, further: int) -> torch.Tensor:
-    """With the last slice of a dimension `further` times more."""
+    """The tensor with the last slice of a dimension repeated `further` more times."""
     last = given.narrow(dim, given.shape[dim] - 1, 1)
     return torch.cat([given, *[last] * further], dim)
 
@@ -116,13 +117,13 @@ class Step:
 
 
 class Branches:
-    """Streams on which independent parts of a step run side by side while it is captured, as they do in its replays."""
+    """Streams that let independent parts of a captured step run at the same time, also in its replays."""
 
     def __init__(self, count: int, device: torch.device) -> None:
         self.streams = [torch.cuda.Stream(device) for _ in range(count)] if device.type == "cuda" else []
 
     def run(self, first: Any, *others: Any) -> list[Any]:
-        """The results of parts without arguments, of which each reads what was computed before this call."""
+        """Runs independent parts, functions without arguments, and returns their results."""
         if not self.streams or not torch.cuda.is_current_stream_capturing():
             return [first(), *(part() for part in others)]
         main = torch.cuda.current_stream()

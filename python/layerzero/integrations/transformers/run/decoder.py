@@ -37,7 +37,7 @@ _IGNORED = {"cache_position", "return_dict", "output_attentions", "output_hidden
 
 
 class DecoderPlan(StackPlan):
-    """That of a base model which embeds, runs its layers and normalises, as Llama does."""
+    """The plan of a base model that embeds, runs its layers and normalises, as Llama does."""
 
     def further_modules(self, base):
         self.norm = self.stack.norm, base.norm._parameters
@@ -85,7 +85,7 @@ def _capturing(tensor):
 
 
 def _why_aside(base, plan, given):
-    """given: the arguments by role, or None where the forward's own code has to see them."""
+    """None, or why the model's own forward has to run. given: the arguments by role, or None if only that forward can read them."""
     if given is None:
         return "an argument is given twice, or there are more than the forward takes"
     if torch.is_grad_enabled() or base.training:
@@ -150,7 +150,7 @@ def _length_of(cache):
 
 
 def decoder_forward(self, *args, **kwargs):
-    """Takes the place of a base model's forward; see `kernelize`."""
+    """Replaces a base model's forward; see `kernelize`."""
     plan = self.__dict__.get("_layerzero_decoder")
     if plan is None or torch.compiler.is_compiling():  # undone, and a wrapper kept the forward; or traced
         return type(self).forward(self, *args, **kwargs)
@@ -174,7 +174,7 @@ _CACHE_FIELD: str = arguments.cache_field(BaseModelOutputWithPast) or CACHE
 
 
 def _run_decoder(base, plan, given):
-    """(last hidden states, the cache) for arguments by role, for which `_why_aside` has returned None."""
+    """(last hidden states, the cache) for arguments by role for which `_why_aside` has returned None."""
     attention_mask, position_ids, cache = given.get(MASK), given.get(POSITIONS), given.get(CACHE)
     past, ids, use_cache = _length_of(cache), given.get(IDS), given.get(USE_CACHE)
     rows = given[EMBEDDED] if ids is None else ids
@@ -256,7 +256,7 @@ def _follow(positions, past):
 
 
 def _mask_of_step(mask, past, length, capacity):
-    """(b, 1, length, capacity) bool, or None where it hides nothing that causal attention sees."""
+    """(b, 1, length, capacity) bool, or None if it hides nothing that causal attention sees."""
     if mask.dim() == 2:
         if bool(mask.all()):
             return None

@@ -13,12 +13,12 @@ _gated_activation = _layerzero.ops["gated_activation"]
 
 
 def looks_like_experts(module):
-    """Experts whose forward asks Transformers' interface, by the attributes that the interface sets."""
+    """Whether a module has experts that use Transformers' experts interface, by the attributes that the interface sets."""
     return hasattr(module, "is_transposed") and hasattr(module, "is_concatenated")
 
 
 def gate_of(module):
-    """(Gate, None) of experts that are the weighted sum of down(gate(up(x))), or (None, reason)."""
+    """(Gate, None) if experts compute the weighted sum of down(gate(up(x))), else (None, reason)."""
     if not module.has_gate or getattr(module, "has_post_expert_norm", False):
         return None, "experts without a gate, or with a norm of their own"
     if getattr(module, "_is_expert_parallel", False):
@@ -62,7 +62,7 @@ def sizes_of(module):
 
 
 def own_gate_of(module):
-    """The Gate that a class of experts has in a form of its own, with a limit, or None."""
+    """The Gate of a class of experts with its own form of gate, with a limit; None if it is another form."""
     limit, alpha = getattr(module, "limit", None), getattr(module, "alpha", None)
     if not isinstance(limit, float) or not isinstance(alpha, float) or structure.why_not_plain(module):
         return None
@@ -76,7 +76,7 @@ def own_gate_of(module):
 
 
 def apply_gate(self, gate_up):
-    """Takes the place of the gate that a class of experts has of its own."""
+    """Replaces the gate of a class of experts that has its own form of gate."""
     given = self.__dict__.get("_layerzero_gate")
     changed = given is None or given.limit != self.limit or given.alpha != self.alpha
     if changed or structure.takes_own_code(self) or not structure.are_readable(gate_up):
@@ -95,7 +95,7 @@ _READ = ("act_fn", "limit", "alpha")  # what a gate of a class of experts reads 
 
 
 def judge(module, found):
-    """Leaves in the module what `layerzero_experts` has to know. found: what `gate_of` returns of it."""
+    """Stores in the module the facts that `layerzero_experts` reads. found: the result of `gate_of`."""
     gate, reason = found
     if not reason and module.is_transposed and not module.down_proj.is_cpu:
         reason = "expert weights are stored transposed: on this device no kernel takes them as they are"
@@ -129,7 +129,7 @@ def _reads_the_same(module, read):
 
 
 def _own(module):
-    """The experts that the model had before `kernelize`; without that, those of its class."""
+    """The experts function that the model had before `kernelize`, or that of its class."""
     forward = type(module).forward
     own = getattr(forward, "__wrapped__", forward)
     name = module.__dict__.get("_layerzero_own_experts")
@@ -137,7 +137,7 @@ def _own(module):
 
 
 def _is_changed(module, dtype, own_gate):
-    """True for what `judge` did not see: hooks on the activation, another gate, other tensors in place of the weights."""
+    """True after a change since `judge`: hooks on the activation, another gate, or other tensors in place of the weights."""
     weights = module.gate_up_proj, module.down_proj
     plain = all(type(weight) is torch.nn.Parameter and weight.dtype == dtype for weight in weights)
     activation = getattr(module, "act_fn", None)
@@ -151,7 +151,7 @@ def _is_changed(module, dtype, own_gate):
 
 
 def weights_of(held, transposed):
-    """The weights and biases as `fused_moe` takes them, in the memory that they have. held: the module's parameters."""
+    """The weights and biases as `fused_moe` takes them, without copies. held: the module's parameters."""
     weights = held["gate_up_proj"], held["down_proj"]
     gate, down = (weight.transpose(1, 2) if transposed else weight for weight in weights)
     biases = {"gate_bias": held.get("gate_up_proj_bias"), "down_bias": held.get("down_proj_bias")}
@@ -166,5 +166,5 @@ def _call(module, rows, ids, weights, gate):
 
 
 def register():
-    """Makes experts_implementation="layerzero" known; twice is harmless."""
+    """Registers experts_implementation="layerzero"; may be called again."""
     moe.ALL_EXPERTS_FUNCTIONS.register(NAME, layerzero_experts)

@@ -1,4 +1,4 @@
-"""The layers of a decoder by calls of operations, one by one: what a captured step records, and what runs where no program does."""
+"""Runs the layers of a decoder by calls of operations: a captured step records them, and they run if no program does."""
 
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ _NORMS = ("rms_norm", "layer_norm")
 
 
 def why_not_called(stack: Stack, always_masked: bool) -> str | None:
-    """None, or what in the layers of a stack these calls do not compute. always_masked: each call gets a mask."""
+    """None, or what in the layers of a stack these calls do not compute. always_masked: whether every call gets a mask."""
     if stack.groups != 1:
         return "its layers get different masks or tables"
     reasons = (_why_not_layer(layer, always_masked) for layer in stack.layers)
@@ -56,7 +56,7 @@ def scores_of(layer: Any) -> tuple[float, dict[str, Any]]:
 
 
 def turns_where_stored(attention: Attention) -> bool:
-    """Whether queries and keys are not read between their rotation and the cache."""
+    """Whether nothing reads queries and keys between their rotation and the cache."""
     return not (attention.query.behind or attention.key.behind)
 
 
@@ -96,14 +96,14 @@ def _run_layer(products: Any, layer: Any, stream: "_Stream", tables: Any, attend
 
 
 class _Stream:
-    """The rows between the layers. What is added to them waits until somebody reads them: a norm adds it itself."""
+    """The residual stream. Outputs wait to be added until the stream is read, because fused norms add the last one themselves."""
 
     def __init__(self, rows: torch.Tensor) -> None:
         self.rows = rows
         self.waiting: list[tuple[torch.Tensor, float]] = []
 
     def source(self, norms: Norms, layer: Any) -> torch.Tensor:
-        """What a part of a layer reads."""
+        """The input of a part of a layer."""
         return self._added() if norms.before is None else self.normed(norms.before, layer[norms.before.name])
 
     def push(self, result: torch.Tensor, norms: Norms, layer: Any) -> None:
@@ -162,7 +162,7 @@ def _attention(products: Any, layer: Any, rows: Any, tables: Any, attend: Any, s
 
 
 def _heads(products: Any, layer: Any, part: Heads, rows: Any, shared: Any, tables: Any) -> torch.Tensor:
-    """(b, length, heads, size); turned where there are tables."""
+    """(b, length, heads, size); rotated if there are tables."""
     given = shared[part.linear] if part.linear in shared else products.multiply(rows, layer[part.linear])
     width = part.heads * part.size
     if part.norm is not None and part.whole:

@@ -1,4 +1,4 @@
-"""The layers of one model as the fused forwards see them: parameter tables, and whether all of it still holds."""
+"""The layers of one model as the fused forwards use them: parameter tables, and checks that nothing was changed since."""
 
 from typing import Any
 
@@ -28,12 +28,12 @@ _METHODS = ("forward", "_apply_gate")  # what a module computes, and the gate of
 
 
 def _only_captures(hooks):
-    """True for the hooks that Transformers leaves after a call with output_hidden_states: idle otherwise."""
+    """True if all hooks are those that Transformers leaves after a call with output_hidden_states; they do nothing otherwise."""
     return all(getattr(hook, "__module__", "") == "transformers.utils.output_capturing" for hook in hooks.values())
 
 
 class BoundLayer:
-    """A description, and the parameter tables by its names. Tables, not tensors: `model.to` and loading replace those."""
+    """A Layer with the parameter tables of its modules. Tables, not tensors, because `model.to` and loading replace tensors."""
 
     def __init__(self, shape: Layer, layer: Any) -> None:
         self.shape = shape
@@ -55,24 +55,24 @@ class BoundLayer:
         return self.tables[name]
 
     def correction(self) -> torch.Tensor | None:
-        """One number for each expert, or None."""
+        """The correction of the choice of experts, one number for each, or None."""
         return None if self.corrected is None else self.corrected[0][self.corrected[1]].detach().flatten()
 
     def sizes(self, name: str) -> tuple[int, int]:
-        """Outputs and inputs of a linear layer."""
+        """(outputs, inputs) of a linear layer."""
         outputs, inputs = self.tables[name]["weight"].shape
         return (inputs, outputs) if name in self.shape.transposed else (outputs, inputs)
 
     def weight(self, name: str) -> torch.Tensor:
-        """That of a linear layer as [outputs, inputs], in the memory that it has."""
+        """The weight of a linear layer as [outputs, inputs], without a copy."""
         weight = self.tables[name]["weight"].detach()
         return weight.t() if name in self.shape.transposed else weight
 
 
 class StackPlan:
-    """What a fused forward needs to know of one model; built at the first call, and again in a copy of it.
+    """Everything that a fused forward needs to know about one model; built at the first call, and again for a copy of the model.
 
-    The program of its layers ends with `norm`, where there is one.
+    The program of its layers ends with `norm`, if there is one.
     """
 
     def __init__(self, stack):
@@ -174,7 +174,7 @@ class StackPlan:
         return self.layers[0][self.layers[0].shape.attention.out]["weight"].device
 
     def take_blocks(self, holder):
-        """Multiplies with the weights in blocks that `kernelize` has put into linear layers."""
+        """Uses the weights in blocks that `kernelize` has put into linear layers."""
         self.guard = None
         self.linears = {id(m._parameters): m.__dict__ for m in holder.modules() if "_layerzero_blocks" in m.__dict__}
         self.written = write_guard(self.linears.values())
@@ -184,7 +184,7 @@ class StackPlan:
         return BlockLinear.of(self.linears.get(id(table), {}))
 
     def joined(self, tables):
-        """The arguments of one linear_gguf in place of several with one input, or None where they cannot be one."""
+        """The arguments of one linear_gguf in place of several with the same input; None if they cannot be one."""
         blocks = [found for found in map(self.blocks, tables) if found is not None]
         if len(blocks) < len(tables) or len({(b.weight.format, b.activations) for b in blocks}) > 1:
             return None
@@ -201,12 +201,12 @@ class StackPlan:
         }
 
     def multiply(self, rows, table):
-        """The product of rows and a linear layer's weight, be it the parameter or in blocks."""
+        """The product of rows with a linear layer's weight, which is the parameter or in blocks."""
         blocks = self.blocks(table) if self.linears else None
         return _linear(rows, table["weight"], table["bias"]) if blocks is None else blocks(rows, table["bias"])
 
     def why_changed(self):
-        """None, or what was done to the modules since kernelize that only their own forward honours."""
+        """None, or a change of the modules since kernelize that only their own forward takes into account."""
         # Every hook that is registered anywhere takes a new id: as long as there is none, no table has to be looked at.
         hooks = RemovableHandle.next_id
         guard = self.guard
@@ -225,15 +225,15 @@ class StackPlan:
         return reason
 
     def before_guard(self):
-        """Called where all that runs is known to be plain, before the guard holds it."""
+        """Called when everything that runs is known to be plain, before the guard is made."""
 
     def _writes_of_tables(self):
-        """How often tables of positions were written: runs read those of one layer in place of all."""
+        """How often the tables of positions were written: a run reads the tables of one layer for all."""
         tables = [table[name] for _, table, name in self.all_tables]
         return [None if table.is_inference() else table._version for table in tables]
 
     def _why_other_classes(self):
-        """The same for what no table of a module holds."""
+        """The same for changes of classes, which no table of a module shows."""
         if [*map(type, self.modules)] != self.expected_types or any(
             getattr(kind, name) is not own for kind, name, own in self.kinds
         ):
@@ -296,21 +296,21 @@ class StackPlan:
         return hidden.dtype is self.dtype and (self.stack.half or hidden.dtype is not torch.float16)
 
     def program(self):
-        """That of the weights as they are; `why_changed` has said None."""
+        """The program for the current weights; `why_changed` must have returned None."""
         held = self.guard[2] if self.guard else {}
         if "program" not in held:
             held["program"] = BlockProgram(self)
         return held["program"]
 
     def products(self):
-        """How runs by calls multiply; `why_changed` has said None."""
+        """The products of runs by calls; `why_changed` must have returned None."""
         held = self.guard[2] if self.guard else {}
         if "products" not in held:
             held["products"] = Products(self)
         return held["products"]
 
     def groups_of_products(self):
-        """The parameter tables of linear layers with one input, of each layer."""
+        """The parameter tables of linear layers with the same input, for each layer."""
         for layer in self.layers:
             for part in (layer.shape.attention, layer.shape.mlp):
                 names = getattr(part, "linears", ())
@@ -318,7 +318,7 @@ class StackPlan:
                     yield [layer[name] for name in names]
 
     def captured(self, make):
-        """The captured steps of the weights as they are; None where nothing guards the weights."""
+        """The captured steps for the current weights; None if nothing guards the weights."""
         if self.guard is None:
             return None
         held = self.guard[2]
@@ -357,7 +357,7 @@ def program_of(model):
 
 
 def _differs(value, expected):
-    """Of anything but numbers and texts another object: comparing configurations or tensors is no matter of a moment."""
+    """Whether a value was changed: numbers and texts are compared, of everything else only the identity, which is fast."""
     if value is expected:
         return False
     return not isinstance(expected, (int, float, str)) or type(value) is not type(expected) or value != expected

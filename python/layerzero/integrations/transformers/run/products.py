@@ -1,4 +1,5 @@
-"""Products of the linear layers of a decoder that runs by calls: those with one input are one, where their weights follow one another."""
+"""Products of the linear layers of a decoder that runs by calls: layers with the same input are one product if their weights
+are adjacent in memory."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ _moved: dict[int, StorageWeakRef] = {}  # address of each parameter that was mov
 
 
 class _Rows(NamedTuple):
-    """Tensors that follow one another in memory, as one tensor. It does not keep the memory alive: that is for those tensors."""
+    """Tensors that are adjacent in memory, as one tensor. It does not keep the memory alive; the tensors do."""
 
     memory: StorageWeakRef
     dtype: torch.dtype
@@ -27,7 +28,7 @@ class _Rows(NamedTuple):
     stride: tuple[int, ...]
 
     def tensor(self) -> torch.Tensor | None:
-        """None where the memory is gone."""
+        """The tensor; None if the memory was freed."""
         storage = torch.UntypedStorage._new_with_weak_ptr(self.memory.cdata)
         if storage is None:
             return None
@@ -58,7 +59,7 @@ class Products:
         )
 
     def together(self, rows: torch.Tensor, tables: Sequence[Any]) -> Sequence[torch.Tensor] | None:
-        """The products of several linear layers with one input, as columns of one; None where they are not one."""
+        """The products of several linear layers with the same input, as columns of one product; None if they cannot be one."""
         if not _layerzero.programs_may_run():  # a torch mode would see the tensors that are made here
             return None
         key = tuple(map(id, tables))
@@ -85,7 +86,7 @@ class Products:
 
 
 def side_by_side(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """The tensor of which the given ones are the rows, in their order, without a copy; None where they are not."""
+    """One tensor with the rows of the given ones, without a copy; None if they are not adjacent in memory."""
     found = _rows(tensors)
     return None if found is None else found.tensor()
 
@@ -148,7 +149,7 @@ def _wait_for(parameter: Parameter) -> None:
 
 
 def _move(group: Sequence[Parameter]) -> int:
-    """Returns the bytes that were moved."""
+    """Moves the parameters of a group; returns the number of bytes."""
     sizes = [parameter.nbytes for parameter in group]
     with torch.inference_mode(group[0].is_inference()), torch.no_grad():
         memory = torch.empty(sum(sizes), dtype=torch.uint8, device=group[0].device)
@@ -176,7 +177,7 @@ def put_apart(parameters: Iterable[Parameter]) -> None:
 
 
 def _is_alone(parameter: Parameter) -> bool:
-    """Whether the storage is this parameter's alone. What holds a view of it would not see later writes."""
+    """Whether no other tensor shares the parameter's storage: a view of it would not see later writes."""
     storage = parameter.untyped_storage()
     whole = parameter.is_contiguous() and 0 < parameter.nbytes == storage.nbytes()
     if type(parameter) is not Parameter or not whole:

@@ -30,7 +30,7 @@ class Rotation:
         return None if self.made is None else self.made[3]
 
     def state(self) -> Any:
-        """Another one as soon as tables that were handed out are no longer the module's; None as long as there are none."""
+        """A value that changes when tables that were returned are no longer those of the module; None before there are any."""
         return None if self.made is None else _state_of(self.module)
 
 

@@ -24,7 +24,7 @@ def product(outputs: int, inputs: int) -> str:
 
 
 def of_all_products() -> list[Variant]:
-    """Those that are tried first."""
+    """The variants that are tried first."""
     early = {EARLY: "on"}
     return [{}, early, *({PRODUCTS: kernel} | early for kernel in FEW_ROWS)]
 
@@ -79,7 +79,7 @@ class Search:
                 self.variant, self.made = variant, found
 
     def _differs(self, further: Variant) -> bool:
-        """Whether a choice is another one than what is kept."""
+        """Whether a choice differs from the one that is kept."""
         of_products = self.variant.get(PRODUCTS, SELECTED)
         return any(
             kernel != self.variant.get(part, SELECTED if part in (EMBEDDING, ATTENTION) else of_products)
