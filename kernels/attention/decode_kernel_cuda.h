@@ -1,6 +1,8 @@
 // Attention of few rows on CUDA: a block takes rows that share a KV head over a split of the keys. Some lanes of a warp
 // share a key, 8 elements each; every key is read once for all rows of the block, several keys of each lane at a time.
-// FP32 throughout; online softmax arXiv:1805.02867, split keys arXiv:2311.01282. Source: own.
+// FP32 throughout; online softmax arXiv:1805.02867, split keys arXiv:2311.01282. Source: own. Packed queries have as
+// many blocks as rows need: a prefill in float32, over caches of other dtypes, or where NaN of hidden values must not
+// show.
 #pragma once
 
 #include "kernels/attention/lanes_cuda.h"
@@ -11,21 +13,24 @@ namespace lz::attention {
 
 // Elements of this lane of the rows from row0 on, times the factor of the logits.
 template <int kRows>
-__device__ void LoadQueries(float (&q)[kRows][kLaneElements], const CudaProblem& p, int b, int kv, int64_t row0,
-                            int lane) {
+__device__ void LoadQueries(float (&q)[kRows][kLaneElements], const CudaProblem& p, const CudaQueries& queries, int b,
+                            int kv, int64_t row0, int lane) {
   const float unit = p.scale * (p.k_scale.data ? At(p.k_scale, kv) : 1.0f);
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const int64_t row = row0 + r, first = lane * kLaneElements;
-    const int64_t at = b * p.q.outer + row / p.group * p.q.seq + (kv * p.group + row % p.group) * p.q.head + first;
+    const int64_t before = p.q_indptr ? queries.first * p.q.seq : b * p.q.outer;
+    const int64_t at = before + row / p.group * p.q.seq + (kv * p.group + row % p.group) * p.q.head + first;
 #pragma unroll
     for (int e = 0; e < kLaneElements; ++e) {
-      q[r][e] = row < p.rows() && first < p.d_qk ? unit * LoadFloat(p.q.data, at + e, p.type) : 0.0f;
+      q[r][e] =
+          row < int64_t(queries.count) * p.group && first < p.d_qk ? unit * LoadFloat(p.q.data, at + e, p.type) : 0.0f;
     }
   }
 }
 
-template <class K, int kRows, int kLanes>
+// kPacked: queries are packed, keys are too or in pages.
+template <class K, int kRows, int kLanes, bool kPacked>
 __global__ void __launch_bounds__(kDecodeThreads) Decode(const CudaProblem p) {
   using S = DecodeShape<kRows, kLanes>;
   constexpr int kKeys = S::kKeys, kN = kLaneElements;
@@ -33,25 +38,34 @@ __global__ void __launch_bounds__(kDecodeThreads) Decode(const CudaProblem p) {
   __shared__ float outs[S::kGroups][kRows][kLanes * kN];
   __shared__ float tops[S::kGroups][kRows], sums[S::kGroups][kRows];
 
-  const int tiles = int((p.rows() + kRows - 1) / kRows);
   int64_t block = blockIdx.x;
   const int kv = int(block % p.h_kv);
   block /= p.h_kv;
-  const int tile = int(block % tiles);
-  block /= tiles;
-  const int split = int(block % p.splits), b = int(block / p.splits);
+  int64_t tile;
+  int split, b;
+  if constexpr (kPacked) {
+    const int64_t tiles = TilesOf(p, kRows);
+    tile = tiles - 1 - block % tiles;  // with causality the last of a sequence are the longest
+    split = int(block / tiles);
+    if (!FindTile(p, kRows, &tile, &b)) return;
+  } else {
+    const int tiles = int((p.rows() + kRows - 1) / kRows);
+    tile = block % tiles;
+    block /= tiles;
+    split = int(block % p.splits), b = int(block / p.splits);
+  }
   const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes;
   const int warp_lane = int(threadIdx.x) % kWarp - lane;  // of the group's first lane
   const CudaSequence seq = SequenceOf(p, b);
   const CudaQueries queries = QueriesOf(p, b);
-  const int64_t row0 = int64_t(tile) * kRows;
+  const int64_t row0 = tile * kRows, num_rows = int64_t(queries.count) * p.group;
 
-  const int64_t last_row = row0 + kRows < p.rows() ? row0 + kRows - 1 : p.rows() - 1;
+  const int64_t last_row = row0 + kRows < num_rows ? row0 + kRows - 1 : num_rows - 1;
   const CudaRange keys = KeysOf(p, queries, seq.length, row0, last_row, split, S::kStep);
   const int begin = keys.begin, end = keys.end;
 
   float q[kRows][kN];
-  LoadQueries(q, p, b, kv, row0, lane);
+  LoadQueries(q, p, queries, b, kv, row0, lane);
   const int my_row = lane / S::kLanesOfRow;
   const CudaRow row = RowOf(p, queries, row0 + my_row, kv, seq.length);
 
@@ -63,6 +77,7 @@ __global__ void __launch_bounds__(kDecodeThreads) Decode(const CudaProblem p) {
     if (j >= end) return -1;
     if (j < p.shared) return 0;
     if (p.paging == CudaPaging::kNone) return b;
+    if (kPacked && p.paging == CudaPaging::kPacked) return 0;
     const int own = j - p.shared;
     const int entry = p.page_shift >= 0 ? own >> p.page_shift : own / p.page_size;
     const int64_t page = LoadIndex(p.pages, seq.pages + entry * p.pages_stride, p.wide_pages);
@@ -81,7 +96,9 @@ __global__ void __launch_bounds__(kDecodeThreads) Decode(const CudaProblem p) {
       const int j = j0 + u * S::kGroups + group;
       const bool there = page[u] >= 0;
       int slot = j - p.shared;
-      if (p.paging != CudaPaging::kNone) {
+      if (kPacked && p.paging == CudaPaging::kPacked) {
+        slot += int(seq.pages);
+      } else if (p.paging != CudaPaging::kNone) {
         slot = p.page_shift >= 0 ? slot & ((1 << p.page_shift) - 1) : slot % p.page_size;
       }
       const K* at_k = first_k + (page[u] * p.k.outer + slot * p.k.seq);
@@ -179,22 +196,23 @@ __global__ void __launch_bounds__(kDecodeThreads) Decode(const CudaProblem p) {
   WriteRows(p, seq, queries, {b, kv, split, row0}, outs, tops, sums);
 }
 
-template <class K, int kRows, int kLanes>
+template <class K, int kRows, int kLanes, bool kPacked>
 int32_t LaunchDecodeOf(const CudaProblem& p, void* stream) {
-  const int64_t tiles = (p.rows() + kRows - 1) / kRows, blocks = int64_t(p.b) * p.splits * tiles * p.h_kv;
+  const int64_t blocks = TilesOf(p, kRows) * p.splits * p.h_kv;
   if (blocks > 0x7fffffff) return CudaCode(cudaErrorInvalidValue);
-  Decode<K, kRows, kLanes><<<unsigned(blocks), kDecodeThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
+  Decode<K, kRows, kLanes, kPacked><<<unsigned(blocks), kDecodeThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
   return Launched();
 }
-template <class K, int kRows>
+template <class K, int kRows, bool kPacked = false>
 int32_t LaunchDecodeRows(const CudaProblem& p, void* stream) {
   const int d = p.d_qk > p.d_v ? p.d_qk : p.d_v;
-  if (d <= 64) return LaunchDecodeOf<K, kRows, 8>(p, stream);
-  if (d <= 128) return LaunchDecodeOf<K, kRows, 16>(p, stream);
-  return LaunchDecodeOf<K, kRows, 32>(p, stream);
+  if (d <= 64) return LaunchDecodeOf<K, kRows, 8, kPacked>(p, stream);
+  if (d <= 128) return LaunchDecodeOf<K, kRows, 16, kPacked>(p, stream);
+  return LaunchDecodeOf<K, kRows, 32, kPacked>(p, stream);
 }
 template <class K>
 int32_t LaunchDecode(const CudaProblem& p, void* stream) {
+  if (p.q_indptr) return LaunchDecodeRows<K, kPackedRows, true>(p, stream);
   switch (CutOfFew(p).rows) {
     case 1: return LaunchDecodeRows<K, 1>(p, stream);
     case 4: return LaunchDecodeRows<K, 4>(p, stream);

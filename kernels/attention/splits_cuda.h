@@ -12,7 +12,10 @@ struct CudaCut {
   int64_t rows, blocks, keys;
 };
 // Few rows by dot products: with fewer rows each key costs less, with more its loads serve more.
-inline CudaCut CutOfFew(const CudaProblem& p) { return {p.rows() <= 1 ? 1 : p.rows() <= 4 ? 4 : 8, 528, 64}; }
+inline constexpr int kPackedRows = 8;
+inline CudaCut CutOfFew(const CudaProblem& p) {
+  return {p.packed() ? kPackedRows : p.rows() <= 1 ? 1 : p.rows() <= 4 ? 4 : 8, 528, 64};
+}
 // Tiles by products of matrices: of 16 rows if a KV head has no more or a prefix is shared, else of 64, or of 128 where
 // sequences have as many. A block of MLA takes a multiprocessor for itself.
 inline constexpr int kSlimRows = 16;

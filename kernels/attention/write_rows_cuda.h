@@ -47,7 +47,8 @@ __device__ void WriteRows(const CudaProblem& p, const CudaSequence& seq, const C
   __shared__ RowResult results[kRows];
   __shared__ TopAndSum own[kRows];
   __shared__ float factors[kTogether ? kMostTogether : 1][kRows];
-  const int live = int(p.rows() - block.row0 < kRows ? p.rows() - block.row0 : kRows);
+  const int64_t rows = int64_t(queries.count) * p.group - block.row0;
+  const int live = int(rows < kRows ? rows : kRows);
   const int rank = kTogether ? BlockOfCluster() : 0, blocks = kTogether ? BlocksOfCluster() : 1;
   const int r = threadIdx.x;
   const auto finish = [&](const TopAndSum& of) {

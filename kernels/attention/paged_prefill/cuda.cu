@@ -1,9 +1,11 @@
-// Attention of packed queries over a paged cache on CUDA, in tiles of 64 rows of one sequence; pages are read where
-// they are.
-//   query [total_q, h_q, d_qk], caches [pages, page_size, h_kv, d]  f16|bf16, last axis dense
+// Attention of packed queries over a paged cache on CUDA, in tiles of rows of one sequence: of 64 in 16 bits, of 8 in
+// FP32; pages are read where they are.
+//   query [total_q, h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d]  dtype of query, in FP32 kCudaCaches;
+//   last axes dense
 //   output [total_q, h_q, d_v] dtype of query; lse [total_q, h_q] f32
 // Invalid index data: as kernels/attention/paged/cuda.cu. Workspace: parts, where keys are split. Deterministic. Safe
-// in graph captures. Weights of 16 bits (class bf16-p). kernels/attention/tile_kernel_cuda.h computes it.
+// in graph captures. Tiles of 64: weights of 16 bits (class bf16-p), kernels/attention/tile_kernel_cuda.h; of 8: FP32
+// throughout (class fp32), decode_kernel_cuda.h.
 #include "kernels/attention/family_cuda.h"
 #include "ops/attention/paged_prefill.h"
 
@@ -28,19 +30,26 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = attention::WithHeadDims({
-    {"paged_k_cache.same_dtype", Rel::kEq, 1},
-    {"query.alignment", Rel::kGe, 4},
+    {"paged_k_cache.dtype", Rel::kInMask, int64_t(attention::kCudaCaches)},
     {"paged_k_cache.alignment", Rel::kGe, 4},
     {"paged_v_cache.alignment", Rel::kGe, 4},
     {"num_indices * page_size", Rel::kLe, attention::kMostKeys},
     {"total_q", Rel::kLe, attention::kMostQueries},
-    attention::kNotStrict,
 });
+constexpr auto kTileConstraints = Joined(kConstraints, {
+                                                           {"paged_k_cache.same_dtype", Rel::kEq, 1},
+                                                           {"query.alignment", Rel::kGe, 4},
+                                                           attention::kNotStrict,
+                                                       });
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::TileSpec<&MakeProblem>("cuda.attention.standard.prefill.paged", "attention.standard.prefill.paged",
-                                      attention::kBest, kConstraints),
+                                      attention::kBest, kTileConstraints),
     attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill.paged", "attention.gqa.prefill.paged",
-                                      attention::kBest, kConstraints),
+                                      attention::kBest, kTileConstraints),
+    attention::FewSpec<&MakeProblem>("cuda.attention.standard.prefill.paged.fp32", "attention.standard.prefill.paged",
+                                     attention::kBeforeExpressions, kConstraints),
+    attention::FewSpec<&MakeProblem>("cuda.attention.gqa.prefill.paged.fp32", "attention.gqa.prefill.paged",
+                                     attention::kBeforeExpressions, kConstraints),
 });
 }  // namespace
 }  // namespace lz

@@ -70,6 +70,7 @@ int32_t Run(CudaProblem p, const lz_kernel_args* args, Parts&& parts) {
 }  // namespace
 
 int32_t RunFew(CudaProblem p, const lz_kernel_args* args) {
+  if (p.packed() && p.total_q > int64_t{UINT32_MAX} / p.group) return LZ_LAUNCH_REFUSED;  // rows have 32-bit numbers
   p.splits = SplitsOf(p, CutOfFew(p));
   return Run(p, args, &DecodeParts);
 }

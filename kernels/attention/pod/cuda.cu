@@ -1,9 +1,10 @@
 // Prefill over packed sequences and decode over a paged cache on CUDA: the kernels of kernels/attention/ragged/cuda.cu
 // and kernels/attention/paged/cuda.cu one after the other, in one call.
-//   query_p [total_q, h_q, d_qk], key_p, value_p [total_kv, h_kv, d], query_d [b, h_q, d_qk]  f16|bf16;
+//   query_p [total_q, h_q, d_qk], key_p, value_p [total_kv, h_kv, d], query_d [b, h_q, d_qk]  f32|f16|bf16;
 //   caches [pages, page_size, h_kv, d] f32|f16|bf16|FP8; last axes dense
 //   output_p, output_d dtype of query_p; lse_p [total_q, h_q], lse_d [b, h_q] f32
-// Workspace: parts, where keys are split. Deterministic. Safe in graph captures. Prefill: weights of 16 bits.
+// Workspace: parts, where keys are split. Deterministic. Safe in graph captures. Prefill: weights of 16 bits, or FP32
+// throughout.
 #include "kernels/attention/family_cuda.h"
 #include "ops/attention/pod.h"
 
@@ -41,17 +42,24 @@ CudaProblem Decode(const lz_kernel_args* args) {
   return p;
 }
 
-int32_t Launch(const lz_kernel_args* args) {  // the parts of one are merged before the other begins
-  const int32_t code = attention::RunTiles(Prefill(args), args);
-  if (code != LZ_LAUNCH_DONE) return code;
-  const CudaProblem decode = Decode(args);
-  return decode.cache == decode.type ? attention::RunTiles(decode, args) : attention::RunFew(decode, args);
+// kTiles: by products of matrices; else in FP32.
+template <bool kTiles>
+int32_t Run(const CudaProblem& p, const lz_kernel_args* args) {
+  return kTiles && p.cache == p.type ? attention::RunTiles(p, args) : attention::RunFew(p, args);
 }
+template <bool kTiles>
+uint64_t PartBytes(const CudaProblem& p) {
+  const bool tiles = kTiles && p.cache == p.type;
+  return attention::PartBytes(p, tiles ? attention::CutOfTiles(p) : attention::CutOfFew(p));
+}
+template <bool kTiles>
+int32_t Launch(const lz_kernel_args* args) {  // the parts of one are merged before the other begins
+  const int32_t code = Run<kTiles>(Prefill(args), args);
+  return code != LZ_LAUNCH_DONE ? code : Run<kTiles>(Decode(args), args);
+}
+template <bool kTiles>
 uint64_t Workspace(const lz_kernel_args* args) {
-  const CudaProblem prefill = Prefill(args), decode = Decode(args);
-  const uint64_t a = attention::PartBytes(prefill, attention::CutOfTiles(prefill));
-  const uint64_t b = attention::PartBytes(
-      decode, decode.cache == decode.type ? attention::CutOfTiles(decode) : attention::CutOfFew(decode));
+  const uint64_t a = PartBytes<kTiles>(Prefill(args)), b = PartBytes<kTiles>(Decode(args));
   return a > b ? a : b;
 }
 
@@ -66,17 +74,21 @@ constexpr auto kConstraints = attention::WithHeadDims({
     {"total_kv", Rel::kLe, attention::kMostKeys},
     {"total_q", Rel::kLe, attention::kMostQueries},
     {"num_indices * page_size", Rel::kLe, attention::kMostKeys},
-    attention::kNotStrict,
 });
+constexpr auto kTileConstraints = Joined(kConstraints, {attention::kNotStrict});
+template <bool kTiles>
 constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
-  KernelSpec spec = attention::TileSpec<&Prefill>(id, operation, attention::kBest, kConstraints);
-  spec.launch = &Launch;
-  spec.workspace = &Workspace;
+  KernelSpec spec = kTiles ? attention::TileSpec<&Prefill>(id, operation, attention::kBest, kTileConstraints)
+                           : attention::FewSpec<&Prefill>(id, operation, attention::kBeforeExpressions, kConstraints);
+  spec.launch = &Launch<kTiles>;
+  spec.workspace = &Workspace<kTiles>;
   return spec;
 }
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    Spec("cuda.attention.standard.decode.pod", "attention.standard.decode.pod"),
-    Spec("cuda.attention.gqa.decode.pod", "attention.gqa.decode.pod"),
+    Spec<true>("cuda.attention.standard.decode.pod", "attention.standard.decode.pod"),
+    Spec<true>("cuda.attention.gqa.decode.pod", "attention.gqa.decode.pod"),
+    Spec<false>("cuda.attention.standard.decode.pod.fp32", "attention.standard.decode.pod"),
+    Spec<false>("cuda.attention.gqa.decode.pod.fp32", "attention.gqa.decode.pod"),
 });
 }  // namespace
 }  // namespace lz

@@ -1,5 +1,5 @@
-// Attention over packed sequences on CUDA, in tiles of 64 rows of one sequence.
-//   query [total_q, h_q, d_qk], key, value [total_kv, h_kv, d]  f16|bf16, last axis dense
+// Attention over packed sequences on CUDA, in tiles of rows of one sequence: of 64 in 16 bits, of 8 in FP32.
+//   query [total_q, h_q, d_qk], key, value [total_kv, h_kv, d]  f32|f16|bf16, last axis dense
 //   output [total_q, h_q, d_v] dtype of query; lse [total_q, h_q] f32
 // Offsets are limited to the tensors, whatever they are. Workspace, determinism, captures, numerics: as
 // kernels/attention/paged_prefill/cuda.cu.
@@ -26,18 +26,21 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = attention::WithHeadDims({
-    {"query.alignment", Rel::kGe, 4},
     {"key.alignment", Rel::kGe, 4},
     {"value.alignment", Rel::kGe, 4},
     {"total_kv", Rel::kLe, attention::kMostKeys},
     {"total_q", Rel::kLe, attention::kMostQueries},
-    attention::kNotStrict,
 });
+constexpr auto kTileConstraints = Joined(kConstraints, {{"query.alignment", Rel::kGe, 4}, attention::kNotStrict});
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::TileSpec<&MakeProblem>("cuda.attention.standard.prefill.ragged", "attention.standard.prefill.ragged",
-                                      attention::kBest, kConstraints),
+                                      attention::kBest, kTileConstraints),
     attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill.ragged", "attention.gqa.prefill.ragged",
-                                      attention::kBest, kConstraints),
+                                      attention::kBest, kTileConstraints),
+    attention::FewSpec<&MakeProblem>("cuda.attention.standard.prefill.ragged.fp32", "attention.standard.prefill.ragged",
+                                     attention::kBeforeExpressions, kConstraints),
+    attention::FewSpec<&MakeProblem>("cuda.attention.gqa.prefill.ragged.fp32", "attention.gqa.prefill.ragged",
+                                     attention::kBeforeExpressions, kConstraints),
 });
 }  // namespace
 }  // namespace lz
