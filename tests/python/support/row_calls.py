@@ -158,6 +158,12 @@ def _products():
             given |= dict(gate_weight=weights[0], up_weight=weights[1], down_weight=weights[2])
             for weighted in ("output", "input"):
                 yield "fused_moe", f"torch.fused_moe{kind}", given | {"weighted": weighted}
+    gate, up, down = (_normal(*shape, dtype=F16, factor=0.1) for shape in ((96, 128), (96, 128), (64, 96)))
+    for size in (1e-3, 1.0, 300.0):  # hidden rows of 1e-6 to 1e5
+        given = dict(input=_normal(37, 128, dtype=F16, factor=size), gate_weight=gate, up_weight=up, down_weight=down)
+        given["down_weight"] = down / size
+        yield "fused_mlp", "torch.fused_mlp.f16", given | {"activation": "silu"}
+        yield "fused_mlp", "torch.fused_mlp.gelu.f16", given | {"activation": "gelu", "down_bias": down[:, 0] * 0.1}
     for scoring in ("softmax", "sigmoid", "sqrt_softplus"):
         given = dict(logits=_normal(37, 64), k=6, scoring=scoring, renormalize=True)
         yield "moe_route", "torch.moe_route", given

@@ -5,6 +5,7 @@ from torch.nn import functional as F
 
 from layerzero import _layerzero
 from layerzero.backends.torch.activations import FUNCTIONS, gate_up, split
+from layerzero.backends.torch.expressions import product
 from layerzero.backends.torch.quantize import dequantize
 from layerzero.torch.references import reference_function
 
@@ -88,3 +89,23 @@ def fused_mlp(input, gate_weight, down_weight, up_weight, gate_bias, up_bias, do
     gate = F.linear(input, gate_weight, gate_bias)
     up = None if up_weight is None else F.linear(input, up_weight, up_bias)
     return F.linear(hidden(gate, up, down_weight.shape[1], *rest), down_weight, down_bias)
+
+
+def _wide_linear(input, weight, bias):
+    """F.linear (rows, n) in float32 of rows in float16."""
+    output = product(input[None], weight.t()[None])[0]
+    return output if bias is None else output.add_(bias)
+
+
+def fused_mlp_half(input, gate_weight, down_weight, up_weight, gate_bias, up_bias, down_bias, *rest):
+    """fused_mlp in float16. Hidden rows are float32, and float16 times a power of two of each row for the second product:
+    their largest value is from 2^14 to 2^15, so none overflows, and those that matter have 11 bits."""
+    x = input.reshape(input.shape[:-1].numel(), input.shape[-1])
+    gate = _wide_linear(x, gate_weight, gate_bias)
+    up = None if up_weight is None else _wide_linear(x, up_weight, up_bias)
+    rows = hidden(gate, up, down_weight.shape[1], *rest)
+    top = F.pad(rows.abs().nan_to_num_(0.0, 0.0), (0, 1)).amax(-1, keepdim=True)  # of no columns: 0
+    unit = torch.ldexp(torch.ones_like(top), (torch.frexp(top).exponent - 15).clamp_(min=-100))
+    output = _wide_linear((rows / unit).to(input.dtype), down_weight, None).mul_(unit)
+    output = output if down_bias is None else output.add_(down_bias)
+    return output.to(input.dtype).reshape(*input.shape[:-1], down_weight.shape[0])
