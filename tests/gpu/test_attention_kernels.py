@@ -132,17 +132,21 @@ def test_paged_sequences_of_unlike_length(dtype, h_q, h_kv, d):
                 check("cascade_decode_attention", values, f"{kernel}.mma", TILES[dtype], **options)
         values = {"query": normal(b, 16, h_q, d, dtype=dtype), **caches, **lists}
         check("paged_cross_attention", values, "cuda.attention.cross.few.paged", FEW[dtype], sinks=sinks)
-        if dtype not in TILES:
-            continue
-        check("paged_cross_attention", values, "cuda.attention.cross.prefill.paged", TILES[dtype], sinks=sinks)
+        if dtype in TILES:
+            check("paged_cross_attention", values, "cuda.attention.cross.prefill.paged", TILES[dtype], sinks=sinks)
         counts = torch.tensor([min(n, 37) for n in lengths])
         starts = torch.tensor([0, *counts.cumsum(0).tolist()], dtype=torch.int32, device="cuda")
         rows = int(counts.sum()) + 3  # three that belong to no sequence
         values = {"query": normal(rows, h_q, d, dtype=dtype), **caches, "qo_indptr": starts, **lists}
-        check("paged_prefill_attention", values, f"cuda.attention.{group}.prefill.paged", TILES[dtype], return_lse=True)
+        kernel = f"cuda.attention.{group}.prefill"
         keys = {"key": normal(rows, h_kv, d, dtype=dtype), "value": normal(rows, h_kv, d, dtype=dtype)}
-        values = {"query": values["query"], **keys, "cu_seqlens_q": starts, "cu_seqlens_kv": starts}
-        check("ragged_attention", values, f"cuda.attention.{group}.prefill.ragged", TILES[dtype], return_lse=True)
+        packed = {"query": values["query"], **keys, "cu_seqlens_q": starts, "cu_seqlens_kv": starts}
+        if dtype in TILES:
+            check("paged_prefill_attention", values, f"{kernel}.paged", TILES[dtype], return_lse=True)
+            check("ragged_attention", packed, f"{kernel}.ragged", TILES[dtype], return_lse=True)
+        for more in ({}, {"sinks": sinks, "softcap": 5.0}):
+            check("paged_prefill_attention", values, f"{kernel}.paged.fp32", FEW[dtype], **more, return_lse=True)
+            check("ragged_attention", packed, f"{kernel}.ragged.fp32", FEW[dtype], **more, return_lse=True)
 
 
 @pytest.mark.parametrize("dtype", TILES)

@@ -53,14 +53,9 @@ def test_rows_agree_with_the_references(kernel):
         pytest.skip("no call is admissible on this device")
 
 
-def loops(name, given):
-    """Experts in other dtypes than bfloat16 have a reference alone, which loops over them and waits."""
-    return name in ("fused_moe", "grouped_gemm") and given["input"].dtype != torch.bfloat16
-
-
 @pytest.mark.parametrize("name", sorted({name for name, _, _ in CALLS}))
 def test_what_is_chosen_agrees_and_does_not_wait(name):
-    for _, _, given in (c for c in CALLS if c[0] == name and not loops(name, c[2])):
+    for _, _, given in (c for c in CALLS if c[0] == name):
         row_calls.compare(name, run(name, given, None), reference(name, given))
 
 
@@ -69,6 +64,6 @@ def test_no_reference_is_chosen(name):
     references = []
     for _, kernel, given in (c for c in CALLS if c[0] == name):
         chosen = lz.which(name, **on_device(given))["kernel_id"]
-        if ".ref." in chosen and not loops(name, given):
+        if ".ref." in chosen:
             references.append((kernel, chosen))
     assert not references

@@ -167,8 +167,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", default="", help="operations, comma-separated")
+    parser.add_argument("--match", default="", help="a text that the cases' labels have")
     parser.add_argument("--label", default="", help="what is installed, in words")
-    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16"])
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
     parser.add_argument("--kernels", action="store_true", help="time every installed kernel of each call instead")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -181,7 +182,7 @@ def main():
         for group in groups_of(args.dtype):
             try:
                 for case in group():
-                    if only and case.operation not in only:
+                    if only and case.operation not in only or args.match not in case.label:
                         continue
                     row = measure(case, args.rounds)
                     results.append(row)
