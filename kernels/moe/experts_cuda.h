@@ -46,7 +46,7 @@ inline Side SideOf(const lz_tensor& weight, const lz_tensor& bias) {
   return s;
 }
 
-// The most tiles of so many rows that the experts' rows make.
+// The most tiles of `rows_of_tile` rows that the experts' rows make.
 inline int64_t MostTiles(const Product& p, int64_t rows_of_tile, bool clears) {
   const int64_t with_rows = p.experts < p.rows ? p.experts : p.rows;
   return p.rows / rows_of_tile + with_rows + (clears ? 2 : 0);

@@ -3,8 +3,7 @@
 //   query_p [total_q, h_q, d_qk], key_p, value_p [total_kv, h_kv, d], query_d [b, h_q, d_qk]  f32|f16|bf16;
 //   caches [pages, page_size, h_kv, d] f32|f16|bf16|FP8; last axes dense
 //   output_p, output_d dtype of query_p; lse_p [total_q, h_q], lse_d [b, h_q] f32
-// Workspace: parts, where keys are split. Deterministic. Safe in graph captures. Prefill: weights of 16 bits, or FP32
-// throughout.
+// Workspace: parts, where keys are split. Deterministic. Safe in graph captures. Weights of 16 bits, or all in FP32.
 #include "kernels/attention/family_cuda.h"
 #include "ops/attention/pod.h"
 

@@ -13,6 +13,7 @@ TEST_F(CudaRagged, TakesSixteenBits) {
   };
   RunsOnHopperNotOnTuring("ragged_attention", "cuda.attention.gqa.prefill.ragged", call(DType::kBF16));
   EXPECT_EQ(Refusal("ragged_attention", "cuda.attention.gqa.prefill.ragged", call(DType::kF32)), "DTYPE_UNSUPPORTED ");
+  RunsOnHopperNotOnTuring("ragged_attention", "cuda.attention.gqa.prefill.ragged.fp32", call(DType::kF32));
 }
 
 }  // namespace
