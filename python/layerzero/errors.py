@@ -110,6 +110,17 @@ class UntrustedFileError(LayerZeroError, PermissionError):
     code = 16
 
 
+class FileError(LayerZeroError, OSError):
+    """A file or folder that a call or command names cannot be read or written; `errno` is the system's number."""
+
+
+def file_error(field: str, wanted: str, path: object, error: OSError) -> FileError:
+    """Returns what an error of the system means for the path that was asked for."""
+    found = FileError(field, wanted, f"{path}: {error.strerror or error}")
+    found.errno = error.errno
+    return found
+
+
 class VersionMismatchError(LayerZeroError, RuntimeError):
     """Two parts that must have the same build or version do not."""
 
@@ -141,6 +152,10 @@ class RequirementError(LayerZeroError, RuntimeError):
 
 def _requirement_error(field: str, wanted: str, got: str, fix: str, ran: list[dict[str, Any]]) -> "RequirementError":
     return RequirementError(field, wanted, got, fix, ran=ran)
+
+
+class ModelStateError(LayerZeroError, RuntimeError):
+    """A model cannot be kernelized, restored or run as it is now: another thread runs it, or it is a part of another one."""
 
 
 class ReleasedWeightError(LayerZeroError, RuntimeError):

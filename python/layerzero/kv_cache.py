@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero.errors import CudaGraphUnsafeError, InvalidRequestError
+from layerzero.errors import CudaGraphUnsafeError, InvalidRequestError, WrongTypeError
 from layerzero.host.optional import need
 from layerzero.host.policy import policy_in_force
+from layerzero.host.typed import typed_if_it_fails
 
 _STRATEGIES = ("contiguous", "paged", "virtual", "unified")  # in the order of lz_kv_strategy
 _LAYOUTS = ("NHD", "HND")
@@ -75,6 +76,7 @@ class KVCacheManager:
     Every call succeeds as a whole or changes nothing; a full cache raises KVCacheFullError.
     """
 
+    @typed_if_it_fails
     def __init__(
         self, strategy: str | None = None, *, num_blocks: int, block_size: int, prefix_sharing: bool | None = None
     ) -> None:
@@ -96,6 +98,7 @@ class KVCacheManager:
 
     # ---- storage
 
+    @typed_if_it_fails
     def attach(
         self, key_cache: Any, value_cache: Any, layout: str = "NHD", *, k_scale: Any = None, v_scale: Any = None
     ) -> int:
@@ -106,6 +109,9 @@ class KVCacheManager:
         """
         if layout not in _LAYOUTS:
             raise InvalidRequestError("KVCacheManager: layout", "NHD or HND", repr(layout))
+        for name, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
+            if not all(hasattr(cache, part) for part in ("ndim", "shape", "device", "dtype")):
+                raise WrongTypeError(f"KVCacheManager: {name}", "a torch.Tensor", type(cache).__name__)
         views = []
         for name, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
             view = cache.transpose(1, 2) if layout == "HND" and cache.ndim == 4 else cache
@@ -140,6 +146,7 @@ class KVCacheManager:
         self.has_scales |= k_scale is not None or v_scale is not None
         return len(self._layers) - 1
 
+    @typed_if_it_fails
     def allocate_storage(
         self,
         *,
@@ -156,6 +163,9 @@ class KVCacheManager:
         """Attaches new torch tensors of zeros, two for each layer, all with the same scales. Attention that reads whole blocks
         and masks what no token has written adds its weight of 0 times these rows, which must not be NaN."""
         torch = _torch()
+        for name, size in (("num_kv_heads", num_kv_heads), ("head_dim", head_dim), ("value_dim", value_dim)):
+            if size is not None and size < 1:
+                raise InvalidRequestError(f"KVCacheManager: {name}", "at least 1", repr(size))
         for _ in range(num_layers):
             caches: list[Any] = []
             for width in (head_dim, head_dim if value_dim is None else value_dim):
@@ -168,6 +178,7 @@ class KVCacheManager:
         """The number of layers with storage."""
         return len(self._layers)
 
+    @typed_if_it_fails
     def storage(self, layer: int) -> tuple[Any, Any]:
         """Returns (key_cache, value_cache) of a layer, each (blocks, block_size, heads, head_dim) in any layout."""
         if 0 <= layer < len(self._layers):
@@ -176,6 +187,7 @@ class KVCacheManager:
             "KVCacheManager: layer", f"a number below {len(self._layers)}", str(layer), "attach its storage first"
         )
 
+    @typed_if_it_fails
     def scales(self, layer: int) -> dict[str, Any]:
         """Returns k_scale and v_scale of a layer, as they were attached."""
         self.storage(layer)
@@ -183,6 +195,7 @@ class KVCacheManager:
 
     # ---- sequences
 
+    @typed_if_it_fails
     def allocate(
         self, seq_id: int, num_tokens: int, tokens: Sequence[int] | None = None, *, salt: int = 0
     ) -> KVCacheHandle:
@@ -192,6 +205,7 @@ class KVCacheManager:
         serial, cached = _layerzero.kv_allocate(self._cache, seq_id, num_tokens, _numbers(tokens), salt)
         return KVCacheHandle(seq_id, cached, serial)
 
+    @typed_if_it_fails
     def append(
         self, handle: KVCacheHandle, num_tokens: int = 1, tokens: Sequence[int] | None = None
     ) -> list[tuple[int, int]]:
@@ -199,19 +213,23 @@ class KVCacheManager:
         is the pairs (from, to) of blocks that the caller must copy before it writes anything."""
         return self._copy(*_layerzero.kv_append(self._cache, handle.serial, num_tokens, _numbers(tokens)))
 
+    @typed_if_it_fails
     def fork(self, handle: KVCacheHandle, seq_id: int) -> tuple[KVCacheHandle, list[tuple[int, int]]]:
         """Returns a second sequence of the same tokens, and copies as in `append` (for contiguous storage only)."""
         serial, source, target = _layerzero.kv_fork(self._cache, handle.serial, seq_id)
         return KVCacheHandle(seq_id, self.length(handle), serial), self._copy(source, target)
 
+    @typed_if_it_fails
     def commit(self, handle: KVCacheHandle) -> None:
         """Declares the rows of all tokens so far as written: full blocks may be shared from now on."""
         _layerzero.kv_commit(self._cache, handle.serial)
 
+    @typed_if_it_fails
     def truncate(self, handle: KVCacheHandle, num_tokens: int) -> None:
         """Keeps the first tokens (rejected speculative ones are dropped)."""
         _layerzero.kv_truncate(self._cache, handle.serial, num_tokens)
 
+    @typed_if_it_fails
     def free(self, handle: KVCacheHandle) -> None:
         """Ends the sequence. Its published blocks stay until they are needed, the least recently used first."""
         _layerzero.kv_release(self._cache, handle.serial)
@@ -223,17 +241,20 @@ class KVCacheManager:
         """Stops sharing of all published blocks, for weights that have changed."""
         _layerzero.kv_forget_prefixes(self._cache)
 
+    @typed_if_it_fails
     def length(self, handle: KVCacheHandle) -> int:
         """Returns the number of tokens of the sequence."""
         return _layerzero.kv_length(self._cache, handle.serial)
 
     # ---- arguments of kernels
 
+    @typed_if_it_fails
     def slots(self, handle: KVCacheHandle, begin: int = 0, end: int | None = None) -> Any:
         """Returns an int64 tensor: block * block_size + offset of the tokens [begin, end)."""
         end = self.length(handle) if end is None else end
         return self._tensor(_layerzero.kv_slots(self._cache, handle.serial, begin, end), "int64")
 
+    @typed_if_it_fails
     def write(
         self, handle: KVCacheHandle, key: Any, value: Any, *, layer: int = 0, begin: int | None = None, **scales: Any
     ) -> None:
@@ -246,6 +267,7 @@ class KVCacheManager:
         scales = self.scales(layer) | scales
         layerzero.kv_append_paged(*self.storage(layer), key, value, slots, layout="NHD", **scales)
 
+    @typed_if_it_fails
     def get_attention_input(
         self, handles: KVCacheHandle | Sequence[KVCacheHandle], layer: int = 0
     ) -> AttentionCacheInput:

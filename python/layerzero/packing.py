@@ -8,6 +8,7 @@ from typing import Any
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError
+from layerzero.host.typed import typed
 from layerzero.torch.writes import Seen, are_counted
 
 
@@ -18,6 +19,7 @@ class PackedWeights:
     y = lz.linear_quantized(x, weight, scale, "int4", packed=packed.get("model:layers.0.up", weight))
     """
 
+    @typed
     def __init__(self, max_bytes: int, prepack: Callable[[Any], Any] | None = None) -> None:
         if max_bytes < 0:
             raise InvalidRequestError("max_bytes", "at least 0", str(max_bytes))

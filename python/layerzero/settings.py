@@ -11,9 +11,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from layerzero import _layerzero, backends
-from layerzero.errors import WrongTypeError
+from layerzero.contracts import flat_name
+from layerzero.errors import ConfigError, WrongTypeError
 from layerzero.host import exports, measuring, pipelines
 from layerzero.host.policy import NAMING, note_change, scope
+from layerzero.host.typed import typed
 
 # The open blocks of this context, all in one variable, because a context keeps every variable that it has seen.
 _entered: contextvars.ContextVar[tuple[contextvars.Token[int], ...]] = contextvars.ContextVar(
@@ -29,6 +31,22 @@ def _know_names(keys: Iterable[str]) -> None:
         backends.register_files()
 
 
+def _text(keys: dict[str, Any]) -> str:
+    """Returns keys as JSON: paths are texts there, and NumPy's numbers numbers."""
+    try:
+        return json.dumps(keys, default=_plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError("policy", "numbers, texts, lists and dicts, as in layerzero.yaml", str(error)) from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        return value.item()
+    raise TypeError(f"{type(value).__name__} {value!r}"[:100])
+
+
 def _apply() -> None:
     """What the process does besides calls, as its policy says now."""
     exports.apply()
@@ -40,7 +58,7 @@ def configure(**keys: Any) -> None:
     """Sets keys of layerzero.yaml for the process: configure(strict_mode=True, cache={"max_size": 100})."""
     _know_names(keys)
     with _guard:
-        _layerzero.configure(json.dumps(keys))
+        _layerzero.configure(_text(keys))
         note_change()
     backends.isolation_changed()
     if "security" in keys:
@@ -48,25 +66,38 @@ def configure(**keys: Any) -> None:
     _apply()
 
 
+@typed
 def load_config(path: str | os.PathLike[str]) -> None:
     """Uses `path` instead of the project file, whatever its name; the other layers are unchanged."""
     _know_names(NAMING)
     with _guard:
-        _layerzero.load_config(os.fspath(path))
+        _layerzero.load_config(_path(path))
         note_change()
     backends.isolation_changed()
     backends.policy_changed()
     _apply()
 
 
-def lock(op: str, kernel_id: str) -> None:
-    """Makes every call of `op` (an id, an alias or a group) run `kernel_id` or raise."""
-    configure(locks={op: kernel_id})
+@typed
+def lock(op: Any, kernel_id: str) -> None:
+    """Makes every call of `op` (an id, an alias, a group or a function of this module) run `kernel_id` or raise."""
+    configure(locks={_name(op): kernel_id})
 
 
-def unlock(op: str) -> None:
+def unlock(op: Any) -> None:
     """Removes a lock of this name, wherever it was set."""
-    configure(locks={op: None})
+    configure(locks={_name(op): None})
+
+
+def _path(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path)
+    if "\0" in text:
+        raise ConfigError("load_config: path", "a path", "one with a zero byte")
+    return text
+
+
+def _name(op: Any) -> str:
+    return op if isinstance(op, str) else flat_name(op)
 
 
 class policy(contextlib.ContextDecorator):
@@ -77,7 +108,7 @@ class policy(contextlib.ContextDecorator):
 
     def __init__(self, **keys: Any) -> None:
         self._keys = keys
-        self._json = json.dumps(keys)
+        self._json = _text(keys)
         _know_names(keys)
         _layerzero.policy_scope(0, self._json)  # a wrong key is an error here, not at the first use
 
@@ -118,6 +149,7 @@ def _read_scopes() -> None:
         _layerzero.open_scopes(1)
 
 
+@typed
 def prefer(source: str) -> policy:
     """Prefers a library in a `with lz.prefer("torch"):` block: its kernels are chosen if they are within the tolerance."""
     return policy(prefer_sources=[source])
@@ -141,6 +173,7 @@ class shadow(policy):
     calls that were compared.
     """
 
+    @typed
     def __init__(self, rate: float = 1.0, *, keep_inputs: str | os.PathLike[str] = "") -> None:
         folder = os.fspath(keep_inputs)
         super().__init__(health={"shadow_rate": rate} | ({"keep_inputs": folder} if folder else {}))

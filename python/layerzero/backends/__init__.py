@@ -269,8 +269,13 @@ def _refused(descriptor: Any, error: BaseException) -> dict[str, Any]:
 def add_function(adapter: str, function: Callable[..., Any], descriptor: dict[str, Any]) -> None:
     """Registers a Python function as the one kernel of a descriptor, which names it by `adapter`."""
     with _guard:
-        availability = {**availability_of(descriptor), "proven": True}
-        _layerzero.register_backend(json.dumps(descriptor), json.dumps(availability))
+        try:
+            text = json.dumps(descriptor)
+        except (TypeError, ValueError) as error:
+            from layerzero.errors import ConfigError
+
+            raise ConfigError("kernel", "numbers, texts, lists and dicts as its facts", str(error)) from None
+        _layerzero.register_backend(text, json.dumps({**availability_of(descriptor), "proven": True}))
         _functions[adapter] = (function, descriptor)
 
 

@@ -11,11 +11,14 @@ from layerzero import backends
 from layerzero.contracts import Contract, contracts, flat_name, host_parameter_names
 from layerzero.contracts.axes import call_permuted
 from layerzero.errors import InvalidRequestError, UnknownNameError, WrongTypeError
+from layerzero.host.typed import typed
 
 F = TypeVar("F", bound=Callable[..., Any])
+_DEFAULT_LAYOUTS = ("BSHD",)  # where the operation has it, else its first one
 _SHORT = {"q": "query", "k": "key", "v": "value"}  # short names that a function may use for the parameters of attention
 
 
+@typed
 def register_kernel(
     operation: str,
     kernel_id: str,
@@ -24,7 +27,7 @@ def register_kernel(
     platform: str = "any",
     source: str | None = None,
     version: str | None = None,
-    requires_layouts: Collection[str] = ("BSHD",),
+    requires_layouts: Collection[str] = _DEFAULT_LAYOUTS,
     produces_layout: str | None = None,
     **facts: Any,
 ) -> Callable[[F], F]:
@@ -48,6 +51,10 @@ def register_kernel(
 
     name = flat_name(operation)
     origin = facts.pop("plugin_origin", "function")
+
+    _check_layouts(name, requires_layouts)
+    if any(not isinstance(row, dict) for row in facts.get("constraints") or ()):
+        raise WrongTypeError("constraints", 'a list of {"field", "relation", ...}', repr(facts["constraints"])[:100])
 
     def decorate(function: F) -> F:
         taken = _taken(name, function)
@@ -89,6 +96,14 @@ def register_kernel(
     return decorate
 
 
+def _check_layouts(name: str, given: Collection[str]) -> None:
+    """Refuses a layout that the operation does not have: the function would get tensors in another one."""
+    known = contracts()[name]["layouts"]
+    wrong = [layout for layout in given if known and layout not in known]
+    if wrong and tuple(given) != _DEFAULT_LAYOUTS:
+        raise InvalidRequestError("requires_layouts", f"layouts of {name}: {', '.join(known)}", repr(wrong[0]))
+
+
 def _digest(code: CodeType | None) -> str:
     """Returns the same for the same code in every process, without file and line; "0" for what has no code."""
     if code is None:
@@ -106,6 +121,7 @@ def _digest(code: CodeType | None) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
 
 
+@typed
 def unregister_kernel(operation: str, kernel_id: str) -> None:
     """Undoes `register_kernel`: no later call uses the kernel, and its id is free. Running calls finish."""
     if not backends.remove_function(adapter_of(operation, kernel_id)):
@@ -168,7 +184,10 @@ def _is_floating(dtype: str) -> bool:
 
 def _taken(name: str, function: Callable[..., Any]) -> dict[str, str]:
     """Returns the contract's parameters that the function takes, and layout, each with the function's name for it."""
-    parameters = inspect.signature(function).parameters
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError) as error:
+        raise WrongTypeError("kernel", "a function whose parameters Python can read", str(error)) from None
     known = host_parameter_names(name)
     can_be = (*known, "layout") if contracts()[name]["layouts"] else known
     free = {own: full for own, full in _SHORT.items() if own not in known and full not in parameters}

@@ -11,7 +11,6 @@ import functools
 import importlib
 import inspect
 import pkgutil
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -86,14 +85,14 @@ def _add(app: typer.Typer, name: str, function: Any) -> None:
 
 def _with_manner(function: Any) -> Any:
     """Adds --quiet and --verbose to a command; a command with parameters of these names receives them."""
-    from layerzero.cli._output import Quiet, Verbose, manner
+    from layerzero.cli._output import Quiet, Verbose, answers, manner
 
     signature, common = inspect.signature(function), {"quiet": Quiet, "verbose": Verbose}
 
     @functools.wraps(function)
     def command(*args: Any, **given: Any) -> Any:
         asked = {name: given[name] if name in signature.parameters else given.pop(name) for name in common}
-        with manner(**asked):
+        with answers(bool(given.get("json"))), manner(**asked):
             return function(*args, **given)
 
     added = [
@@ -108,8 +107,7 @@ def _with_manner(function: Any) -> Any:
 
 def run(arguments: list[str]) -> int:
     """Runs one command and returns its exit code. Errors are one message on standard error, JSON with --json."""
-    from layerzero.cli._output import INTERRUPTED, report_error, report_usage
-    from layerzero.errors import LayerZeroError
+    from layerzero.cli._output import report_usage
 
     as_json = "--json" in arguments
     try:
@@ -120,20 +118,6 @@ def run(arguments: list[str]) -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except _UsageFault as error:
         return report_usage(error)
-    except LayerZeroError as error:
-        return report_error(error, as_json=as_json)
-    except ImportError as error:
-        from layerzero.host.optional import as_not_installed
-
-        if found := as_not_installed(error, "this command"):
-            return report_error(found, as_json=as_json)
-        raise
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
 
 
 _run = run

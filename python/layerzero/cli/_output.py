@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import select
 import sys
 import time
 import warnings
@@ -13,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from layerzero.errors import InvalidRequestError, LayerZeroError
+from layerzero.errors import InvalidRequestError, LayerZeroError, file_error
 from layerzero.inspection.text import table, terminal_width
 
 INTERRUPTED = 130  # exit code
@@ -59,6 +60,48 @@ def manner(quiet: bool, verbose: bool) -> Iterator[None]:
                 took = time.perf_counter() - start
                 imported = "with torch imported" if "torch" in sys.modules else "without importing torch"
                 print(f"layerzero: {took:.2f} s, {imported}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def answers(as_json: bool) -> Iterator[None]:
+    """Reports the errors of the command that runs inside, and ends it with their exit code."""
+    try:
+        yield
+    except LayerZeroError as error:
+        raise typer.Exit(report_error(error, as_json=as_json)) from error
+    except ImportError as error:
+        from layerzero.host.optional import as_not_installed
+
+        if missing := as_not_installed(error, "this command"):
+            raise typer.Exit(report_error(missing, as_json=as_json)) from error
+        raise
+    except KeyboardInterrupt as error:
+        print("interrupted", file=sys.stderr)
+        if as_json:
+            print_json({"error": _no_parts("KeyboardInterrupt", "interrupted")})
+        raise typer.Exit(INTERRUPTED) from error
+    except OSError as error:
+        if reader_has_gone():
+            raise typer.Exit(0) from error
+        found = file_error("file", "one that can be read or written", error.filename or "standard output", error)
+        raise typer.Exit(report_error(found, as_json=as_json)) from error
+
+
+def reader_has_gone() -> bool:
+    """Writes what was printed; True if nobody reads it any more, as after `layerzero list | head -1`: the rest is dropped."""
+    try:
+        sys.stdout.flush()
+        file = sys.stdout.fileno()
+    except BrokenPipeError:
+        file = sys.stdout.fileno()
+    except (OSError, ValueError):  # a full disk; a stream without a file
+        return False
+    pipe = select.poll()
+    pipe.register(file, 0)
+    gone = any(event & select.POLLERR for _, event in pipe.poll(0))
+    if gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), file)
+    return gone
 
 
 def note(quiet: bool) -> Callable[[str], None]:
@@ -129,6 +172,10 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[..
 
         yield step
         bars.update(task, total=total or 1, completed=total or 1)
+
+
+def _no_parts(kind: str, message: str) -> dict[str, str]:
+    return {"type": kind, "message": message, "field": "", "wanted": "", "got": "", "fix": ""}
 
 
 _PARTS = re.compile(r"(?P<field>[^:]+): wanted (?P<wanted>.+?)(?:, got (?P<got>.+?))?(?:; (?P<fix>.+))?", re.DOTALL)

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import os
 import sys
 from typing import Annotated
 
@@ -37,7 +38,7 @@ def command(
             files = write(bundle, report.to_dict(), imports=not no_import)
         except OSError as error:
             raise InvalidRequestError(
-                "--bundle", "a file that can be written", f"{bundle} ({error.strerror})"
+                "--bundle", "a file that can be written", f"{bundle} ({os.strerror(error.errno or 0)})"
             ) from error
         print(f"{bundle}: {', '.join(files)}", file=sys.stderr)
     if json:

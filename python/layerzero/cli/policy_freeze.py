@@ -9,7 +9,7 @@ import layerzero as lz
 from layerzero.cli._output import Json, note, print_json
 from layerzero.cli._program import Script, check_program, run_program, takes_program
 from layerzero.errors import InvalidRequestError
-from layerzero.host.files import replaced
+from layerzero.host.files import check_writable, replaced
 from layerzero.telemetry.frozen import frozen, policy_text
 
 
@@ -26,11 +26,13 @@ def command(
 
     Example: layerzero policy freeze -o frozen.yaml script.py. An operation that always ran one kernel is locked to it;
     for the others each class of calls that was seen has a rule. With the file as LAYERZERO_CONFIG the same kernels run
-    after an upgrade, or the call says why one cannot. Exit code 1 if no kernel ran.
+    after an upgrade, or the call says why one cannot. Exit code 1 if no kernel ran,
+    else the program's. With --json the program's output goes to standard error.
     """
     check_program(script)
+    check_writable("--output", output)
     with lz.report() as recording:
-        run_program(script, context.args)
+        code = run_program(script, context.args, json)
     data = recording.to_dict()
     if data["left_out"]:
         raise InvalidRequestError(
@@ -45,4 +47,4 @@ def command(
         print_json({"output": str(output), **policy})
     else:
         note(False)(f"{len(policy['locks'])} locks and {len(policy['rules'])} rules are in {output}")
-    raise typer.Exit(0 if policy["locks"] or policy["rules"] else 1)
+    raise typer.Exit(code if policy["locks"] or policy["rules"] else 1)

@@ -12,6 +12,7 @@ import typer
 
 from layerzero.cli._output import Json, print_json, print_table
 from layerzero.errors import InvalidRequestError
+from layerzero.host.files import check_writable
 
 
 def command(
@@ -34,6 +35,7 @@ def command(
     if not several and not path.parent.is_dir():
         raise InvalidRequestError("--output", "a file in a folder that exists", str(output))
     if not several:
+        check_writable("--output", path)
         path.unlink(missing_ok=True)
     command_line = [program, *context.args]
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program gets it too, and ends first

@@ -20,11 +20,12 @@ def command(
 
     Example: layerzero report -o page.html script.py; options of `report` come before the script. The page needs no
     network. It has every decision with its alternatives and reasons, the times of the kernels that ran, and what to
-    install. It is also written if the program fails.
+    install. It is also written if the program fails. The exit code is the program's. With --json the program's output
+    goes to standard error.
     """
     check_program(script)
     with report(output) as recording:
-        run_program(script, context.args)
+        code = run_program(script, context.args, json)
     data = recording.to_dict()
     if json:
         print_json(
@@ -32,3 +33,4 @@ def command(
         )
     else:
         note(False)(f"{len(data['decisions'])} decisions are in {output}")
+    raise typer.Exit(code)

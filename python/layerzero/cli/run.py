@@ -1,7 +1,5 @@
 """layerzero run."""
 
-import contextlib
-import sys
 from typing import Annotated
 
 import typer
@@ -35,11 +33,12 @@ def command(
         raise InvalidRequestError("run", "--require or --no-fallback", "neither")
     required = lz.require(kernels=require or None, no_fallback=no_fallback)
     try:
-        with contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext(), required:
-            run_program(script, context.args)
+        with required:
+            code = run_program(script, context.args, json)
     except RequirementError:
         if not json:
             raise
+        code = 1
     if json:
         print_json({"script": script, "ok": not required.refused, "refused": required.refused, "ran": required.ran})
-        raise typer.Exit(1 if required.refused else 0)
+    raise typer.Exit(code)

@@ -1,11 +1,14 @@
 """Files that are written whole or not at all, also on a full disk."""
 
 import contextlib
+import errno
 import os
 import pathlib
 import tempfile
 from collections.abc import Iterator
 from typing import BinaryIO
+
+from layerzero.errors import LayerZeroError, file_error
 
 
 @contextlib.contextmanager
@@ -14,8 +17,40 @@ def replaced(
 ) -> Iterator[BinaryIO]:
     """Yields a file that replaces `path` whole at the end of the block; an error leaves `path` unchanged. A link is
     replaced, not followed; a device or pipe is written. `folders`: make those that are missing. `durable`: it is on the disk at the end of the
-    block, whole even after a power cut."""
+    block, whole even after a power cut. Raises FileError, an OSError, where the file cannot be written."""
     target = pathlib.Path(path)
+    try:
+        with _replaced(target, mode, folders, durable) as file:
+            yield file
+    except OSError as error:
+        if isinstance(error, LayerZeroError):
+            raise
+        raise file_error("file", "one that can be written", target, error) from error
+
+
+def check_writable(field: str, path: str | os.PathLike[str], *, folders: bool = False) -> None:
+    """Raises FileError if `path` cannot be written: before work whose result would be lost."""
+    target = pathlib.Path(path)
+    folder = target.parent
+    while folders and not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    number = (
+        errno.EISDIR
+        if target.is_dir()
+        else errno.ENOENT
+        if not folder.exists()
+        else errno.ENOTDIR
+        if not folder.is_dir()
+        else errno.EACCES
+        if not os.access(folder, os.W_OK | os.X_OK) and not (target.exists() and not target.is_file())
+        else 0
+    )
+    if number:
+        raise file_error(field, "a file that can be written", target, OSError(number, os.strerror(number)))
+
+
+@contextlib.contextmanager
+def _replaced(target: pathlib.Path, mode: int, folders: bool, durable: bool) -> Iterator[BinaryIO]:
     if target.exists() and not target.is_file():  # as /dev/stdout
         with target.open("wb") as device:
             yield device

@@ -95,6 +95,8 @@ def _text(ran: list[dict[str, Any]]) -> str:
 def _patterns(name: str, given: Iterable[str] | None) -> tuple[str, ...] | None:
     if given is None:
         return None
+    if not isinstance(given, Iterable):
+        raise WrongTypeError(name, "a list of texts", repr(given))
     patterns = (given,) if isinstance(given, str) else tuple(given)
     for pattern in patterns:
         if not isinstance(pattern, str):

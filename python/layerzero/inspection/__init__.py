@@ -12,6 +12,7 @@ from layerzero.contracts import contracts, flat_name, parameter_names, resolve_c
 from layerzero.contracts.axes import Description, fixed_arguments, with_contract_axes
 from layerzero.errors import LayerZeroError, NoKernelFoundError, Reason, UnknownNameError, failures_of, known_name
 from layerzero.host.policy import IN_PROCESS, isolation
+from layerzero.host.typed import typed
 from layerzero.inspection.report import Choice, DoctorReport, KernelList, KernelRecord, Record, SelectionReport
 from layerzero.torch import attach
 
@@ -37,6 +38,7 @@ def report_of(explanation: str) -> SelectionReport:
     return SelectionReport(json.loads(explanation))
 
 
+@typed
 def explain(
     op: Any, *tensors: Any, device: str | None = None, capturing: bool = False, **params: Any
 ) -> SelectionReport:
@@ -110,6 +112,7 @@ def _as_tensor(value: Any) -> Any:
     return torch.empty_strided(value.shape, value.strides, dtype=getattr(torch, value.dtype))
 
 
+@typed
 def which(op: Any, *tensors: Any, device: str | None = None, **params: Any) -> Choice:
     """Returns {"kernel_id", "score"} of the kernel that the call would run, or raises NoKernelFoundError like it.
 
@@ -130,6 +133,7 @@ def choice(report: Any, kernel_id: str | None) -> Choice:
     return Choice(kernel_id=kernel_id, score=score)
 
 
+@typed
 def validate(kernel_id: str, *tensors: Any, operation: Any = None, **params: Any) -> tuple[bool, list[Reason]]:
     """Returns whether a kernel takes a call, and all reasons if not. `operation`: needed if it serves several."""
     name = operation_of_kernel(kernel_id, operation)
@@ -185,6 +189,7 @@ def kernel_rows(op: Any = None, constraints: bool = True) -> list[dict[str, Any]
     return json.loads(_layerzero.kernels(None if op is None else flat_name(op), constraints))
 
 
+@typed
 def coverage(*devices: str, shipped: bool = True) -> list[Record]:
     """Returns the kernels that serve each operation and dtype on devices: {"operation", "name", "device", "dtype",
     "kernels", "references", "not_built", "not_installed"}, kernels in order of decreasing priority.

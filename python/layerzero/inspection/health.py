@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from layerzero import _layerzero, backends
+from layerzero.host.typed import typed
 from layerzero.inspection.report import Record
 from layerzero.inspection.text import table
 
@@ -35,6 +36,7 @@ def health() -> Health:
     return Health(json.loads(_layerzero.health()))
 
 
+@typed
 def reset_health(kernel: str = "") -> int:
     """Closes the breakers of kernels and removes what this machine has learned about them; returns how many there were.
 

@@ -8,6 +8,7 @@ from typing import Any
 from layerzero import _layerzero
 from layerzero.host import log
 from layerzero.host.optional import need
+from layerzero.host.typed import typed
 from layerzero.inspection.report import Record
 
 
@@ -35,6 +36,7 @@ class Metrics(Record):
 
         return text(self._data)
 
+    @typed
     def write(self, path: str | os.PathLike[str]) -> None:
         """Replaces a file by prometheus(), for the textfile collector of a node exporter."""
         need("prometheus_client", what="metrics().write()")

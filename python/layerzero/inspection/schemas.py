@@ -1,19 +1,24 @@
 """Schemas of calls: `TensorSchema`, `OperationSchema`, and `schema_of`, which returns an operation's own schema."""
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from layerzero.backends.python_kernels import dtype_name
 from layerzero.contracts import Contract, contracts, flat_name, resolve_call
 from layerzero.contracts.shapes import dims_of
-from layerzero.errors import InvalidRequestError, UnknownNameError
+from layerzero.errors import InvalidRequestError, UnknownNameError, WrongTypeError
 from layerzero.inspection import explain
 from layerzero.inspection.report import SelectionReport
 
 if TYPE_CHECKING:
     import torch
+
+
+def _check_names(field: str, names: Any) -> None:
+    if isinstance(names, str) or not isinstance(names, Iterable) or any(not isinstance(n, str) for n in names):
+        raise WrongTypeError(field, "a list of names", repr(names))
 
 
 @dataclass(frozen=True)
@@ -33,13 +38,18 @@ class TensorSchema:
     required: bool = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.isidentifier():
+            raise WrongTypeError("name", "a name as of a parameter", repr(self.name))
+        if self.ndim is not None and (isinstance(self.ndim, bool) or not isinstance(self.ndim, int)):
+            raise WrongTypeError(f"{self.name}: ndim", "an integer or None", repr(self.ndim))
+        _check_names(f"{self.name}: shape_vars", self.shape_vars)
         object.__setattr__(self, "shape_vars", tuple(self.shape_vars))
-        if isinstance(self.dtype_constraint, str):
-            raise InvalidRequestError(f"{self.name}: dtype_constraint", "a set of dtypes", repr(self.dtype_constraint))
+        if self.dtype_constraint is not None and (
+            isinstance(self.dtype_constraint, str) or not isinstance(self.dtype_constraint, Collection)
+        ):
+            raise WrongTypeError(f"{self.name}: dtype_constraint", "a set of dtypes", repr(self.dtype_constraint))
         if self.dtype_constraint is not None:
             object.__setattr__(self, "dtype_constraint", frozenset(map(dtype_name, self.dtype_constraint)))
-        if not self.name.isidentifier():
-            raise InvalidRequestError("name", "a name as of a parameter", repr(self.name))
         if not self.shape_vars or self.shape_vars[0] == "...":
             return
         if self.ndim is None:
@@ -64,6 +74,13 @@ class OperationSchema:
     params: Mapping[str, type] = field(hash=False)
 
     def __post_init__(self) -> None:
+        for name in ("inputs", "outputs"):
+            tensors = getattr(self, name)
+            if not isinstance(tensors, list | tuple) or any(not isinstance(t, TensorSchema) for t in tensors):
+                raise WrongTypeError(f"{self.operation}: {name}", "a list of TensorSchema", repr(tensors)[:100])
+        if not isinstance(self.operation, str) or not isinstance(self.params, Mapping):
+            wanted = "a name, and params as a dict from name to type"
+            raise WrongTypeError("OperationSchema", wanted, f"{self.operation!r}, {self.params!r}"[:100])
         object.__setattr__(self, "inputs", tuple(self.inputs))
         object.__setattr__(self, "outputs", tuple(self.outputs))
         object.__setattr__(self, "params", dict(self.params))

@@ -9,6 +9,7 @@ from layerzero import _layerzero
 from layerzero.backends.python_kernels import F, dtype_name, register_kernel
 from layerzero.contracts import contracts
 from layerzero.errors import InvalidRequestError, NoKernelFoundError, UnknownNameError, failures_of
+from layerzero.host.typed import typed
 from layerzero.inspection import explain, kernel_rows, run
 from layerzero.inspection.report import Record, SelectionReport
 from layerzero.inspection.schemas import OperationSchema, schema_of
@@ -60,6 +61,7 @@ class SelectionContext:
 class SelectionContextBuilder:
     """Makes contexts of calls that fit a schema."""
 
+    @typed
     def __init__(self, schema: OperationSchema) -> None:
         self.schema = schema
 
@@ -134,6 +136,7 @@ class KernelRegistry:
     def __init__(self) -> None:
         self._own: dict[str, OperationSchema] = {}
 
+    @typed
     def register_schema(self, schema: OperationSchema) -> None:
         """Adds the schema of an operation that LayerZero does not have: its calls can be validated and described.
 
@@ -148,6 +151,7 @@ class KernelRegistry:
         if known is None:
             self._own[schema.operation] = schema
 
+    @typed
     def get_schema(self, operation: str) -> OperationSchema | None:
         """Returns the schema of an operation by its flat name, id or alias; None if unknown."""
         return self._own.get(operation) or (schema_of(operation) if _layerzero.find(operation) else None)
@@ -156,6 +160,7 @@ class KernelRegistry:
         """Is `layerzero.register_kernel`: an operation that is unknown or only described is a ValueError."""
         return register_kernel(operation, kernel_id, **facts)
 
+    @typed
     def get_candidates(self, operation: str) -> list[Kernel]:
         """Returns every kernel of an operation, or of all operations that share its flat name; [] if there is none."""
         name = _layerzero.find(operation)
@@ -164,6 +169,7 @@ class KernelRegistry:
         kernels = [Kernel(kernel) for kernel in kernel_rows(name)]
         return [k for k in kernels if operation not in _ids(name) or k.operation == operation]
 
+    @typed
     def get_fallback(self, operation: str) -> Kernel | None:
         """Returns the reference kernel, which serves calls that no other kernel may; None if there is none.
 
@@ -174,6 +180,7 @@ class KernelRegistry:
             raise UnknownNameError("operation", f"one of {', '.join(_ids(references[0].name))}", repr(operation))
         return max(references, key=lambda k: k.priority, default=None)
 
+    @typed
     def select(self, ctx: SelectionContext) -> Kernel:
         """Returns the kernel that the context's call would run now, under the policy in force.
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from layerzero.errors import WrongTypeError
 from layerzero.host import optional
 
 if TYPE_CHECKING:
@@ -37,4 +38,6 @@ def kernelize(model: Any, weights: str | None = None, **options: Any) -> "Kernel
 
 def unkernelize(model: Any) -> bool:
     """Restores a model as it was before `kernelize`; returns whether there was something to undo."""
+    if not (hasattr(model, "modules") or hasattr(model, "components")):  # a module, or a pipeline of diffusers
+        raise WrongTypeError("unkernelize", "a torch.nn.Module or a pipeline of diffusers", type(model).__name__)
     return bool(_integration(model).unkernelize(model))

@@ -4,6 +4,7 @@
 of the model's configuration: a model that changed has no calls. Descriptions are those of `examples`.
 """
 
+import contextlib
 import datetime
 import fcntl
 import hashlib
@@ -11,17 +12,19 @@ import json
 import os
 import pathlib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from layerzero import _layerzero
 from layerzero.contracts import contracts
-from layerzero.errors import ConfigError
+from layerzero.errors import ConfigError, file_error
 from layerzero.host.files import replaced
 from layerzero.host.policy import jit_settings
 from layerzero.jit.examples import Call, text_of
+from layerzero.models import disk_cache
 
 VERSION = "1.0"
+FILE = "shape_manifest.json"
 LARGEST = 64 << 20  # bytes
 MOST_CALLS = 100_000  # of one model
 
@@ -40,8 +43,9 @@ class Recorded(NamedTuple):
 
 
 def path() -> pathlib.Path:
-    """Returns the file that the policy names."""
-    return pathlib.Path(jit_settings().manifest_path).expanduser()
+    """Returns the file that the policy names, else shape_manifest.json in the cache folder."""
+    named = jit_settings().manifest_path
+    return pathlib.Path(named).expanduser() if named else disk_cache.cache_dir() / FILE
 
 
 def model_hash(model: Any) -> str:
@@ -100,9 +104,7 @@ def _checked(call: Any) -> Call:
 def record(model: str, name: str, calls: Iterable[Call], file: str | os.PathLike[str] | None = None) -> int:
     """Adds calls of a model to the manifest, which other processes may be writing too; returns how many are new."""
     place = pathlib.Path(file) if file is not None else path()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.with_name(f".{place.name}.lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _locked(place):
         known = read(place) if place.exists() else {}
         before = known[model].calls if model in known else ()
         merged = {text_of(call): call for call in (*before, *calls)}
@@ -114,6 +116,20 @@ def record(model: str, name: str, calls: Iterable[Call], file: str | os.PathLike
         with replaced(place, 0o600, durable=True) as target:
             target.write(text.encode())
     return len(merged) - len(before)
+
+
+@contextlib.contextmanager
+def _locked(place: pathlib.Path) -> Iterator[None]:
+    """Keeps other writers of the manifest waiting, where the file system has locks. FileError: it cannot be written."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lock = place.with_name(f".{place.name}.lock").open("ab")
+    except OSError as error:
+        raise file_error("jit.manifest_path", "a file that can be written", place, error) from error
+    with lock:
+        with contextlib.suppress(OSError):  # no locks here, as on some network file systems
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _plain(one: Recorded) -> dict[str, Any]:

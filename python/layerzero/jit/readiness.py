@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from layerzero import _layerzero, backends
 from layerzero.errors import LayerZeroError
 from layerzero.host.policy import jit_settings, policy_in_force
+from layerzero.host.typed import typed
 from layerzero.inspection.text import table
 from layerzero.jit import examples, flight, library, manifest, state, store, work
 from layerzero.jit.examples import Call
@@ -54,6 +55,7 @@ def add_check(name: str, check: Callable[[], Outcome]) -> None:
     _more[name] = check
 
 
+@typed
 def readiness_check(model: Any = None, *, require_warmup: bool = False) -> ReadinessReport:
     """Checks whether this process is ready for traffic; nothing is compiled or changed.
 

@@ -1,6 +1,7 @@
 """`lz.warmup`: prepares calls before traffic. What a call needs is imported, tested, compiled and chosen, then it runs once."""
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,7 +11,8 @@ from layerzero import _layerzero
 from layerzero.contracts import Contract, contracts, flat_name
 from layerzero.contracts.axes import Description
 from layerzero.contracts.shapes import dims_of
-from layerzero.errors import InvalidRequestError, LayerZeroError, WrongTypeError
+from layerzero.errors import InvalidRequestError, LayerZeroError, WrongTypeError, one_of
+from layerzero.host.typed import typed
 from layerzero.jit import examples, library, manifest, state, work
 from layerzero.jit.examples import Call
 
@@ -43,6 +45,7 @@ class WarmupReport(NamedTuple):
         return all(call.state == "ready" for call in self.calls)
 
 
+@typed
 def warmup(
     operation: Any,
     shapes: Iterable[Any] | None = None,
@@ -62,7 +65,7 @@ def warmup(
     arguments of one call or a list of these; "manifest", or a path of one, for the calls of the shape manifest; or calls, each
     {"operation", "tensors": {name: {"dtype", "shape"}}, "scalars", "device"} as in the manifest.
     shapes: for each call the shape of the operation's first tensor, or {axis: size} for operations that have more axes.
-    dtype: of the first tensor, "float16" or torch.float16; others follow it where they may. device: "cuda" if torch has one,
+    dtype: of the first tensor, "float16" or torch.float16, by default float32; others follow it where they may. device: "cuda" if torch has one,
     else "cpu". options: further arguments of an operation, {"causal": True}; an optional tensor by True, {"weight": True}.
     references: also compile references, as `lz.compile_references` does, where a reference serves a call.
     record: add a model's calls to the manifest of the policy.
@@ -75,17 +78,17 @@ def warmup(
     """
     from layerzero.tuning.auto import warming_up
 
+    if budget_s is not None and not 0 <= budget_s < math.inf:
+        raise InvalidRequestError("warmup: budget_s", "seconds, or None for no end", repr(budget_s))
     begin, before = time.monotonic(), work.counts()
     until = None if budget_s is None else begin + budget_s
     report = progress or (lambda done, total, text: None)
     with warming_up(budget_s) as measured:
-        if (
-            callable(operation)
-            and not isinstance(operation, str)
-            and getattr(operation, "__name__", "") not in contracts()
-        ):
+        if callable(operation) and getattr(operation, "__name__", "") not in contracts():
+            _refuse_unused("a model", shapes=shapes, dtype=dtype, device=device, options=options)
             calls = _calls_of_model(operation, inputs, record, references, until)
         else:
+            _refuse_unused("no model", inputs=inputs, record=record or None)
             calls = list(_calls(operation, shapes, dtype, device, options))
         done = _all_warmed(calls, references, until, report)
     if any(one.records for one in measured["tuned"]):
@@ -174,10 +177,19 @@ def _run(call: Call, arguments: dict[str, Any], references: bool, until: float |
 # ---- what to warm up
 
 
+def _refuse_unused(what: str, **given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidRequestError(
+                f"warmup: {name}", f"none where {what} is warmed up", repr(value)[:100], "leave it out"
+            )
+
+
 def _calls(
     target: Any, shapes: Iterable[Any] | None, dtype: Any, device: str | None, options: Mapping[str, Any] | None
 ) -> Iterator[Call]:
     if isinstance(target, os.PathLike) or (isinstance(target, str) and (target == "manifest" or os.sep in target)):
+        _refuse_unused("a manifest", shapes=shapes, dtype=dtype, device=device, options=options)
         for recorded in manifest.read(None if target == "manifest" else target).values():
             manifest.warn_if_stale(recorded)
             yield from recorded.calls
@@ -188,6 +200,7 @@ def _calls(
         for shape in shapes:
             yield call_of(contract, shape, dtype, device or _default_device(), options or {})
     elif isinstance(target, Iterable):
+        _refuse_unused("a list of calls", shapes=shapes, dtype=dtype, device=device, options=options)
         yield from (_complete(call) for call in target)
     else:
         raise WrongTypeError("operation", "an operation, a model, a manifest or calls", type(target).__name__)
@@ -216,7 +229,10 @@ def call_of(contract: Contract, shape: Any, dtype: Any, device: str, options: Ma
     params = [p for p in contract["params"] if p["kind"] == "tensor"]
     layout = options.get("layout") or next(iter(contract["layouts"]), None)
     sizes = dict(shape) if isinstance(shape, Mapping) else _sizes_of_first(contract, params[0], shape, layout)
-    kind = str(dtype).removeprefix("torch.") if dtype is not None else params[0]["dtypes"][0]
+    kind = _dtype_of_first(contract, params[0], dtype)
+    if unknown := sorted(set(sizes) - {"...", *contract["axes"]}):
+        wanted = f"axes of {contract['name']}: {', '.join(contract['axes'])}"
+        raise InvalidRequestError("shapes", wanted, ", ".join(map(str, unknown)))
     given = {name for name in options if any(p["name"] == name for p in params)}
     tensors = {}
     for param in params:
@@ -228,6 +244,13 @@ def call_of(contract: Contract, shape: Any, dtype: Any, device: str, options: Ma
     scalars = {name: value for name, value in options.items() if name not in given and name != "layout"}
     call = {"operation": contract["name"], "device": device, "tensors": tensors, "scalars": scalars}
     return call if layout is None else call | {"layout": layout}
+
+
+def _dtype_of_first(contract: Contract, first: Any, dtype: Any) -> str:
+    known = first["dtypes"]
+    if dtype is None:
+        return "float32" if "float32" in known else str(known[0])
+    return one_of(f"{contract['name']}: dtype of {first['name']}", str(dtype).removeprefix("torch."), known)
 
 
 def _sizes_of_first(contract: Contract, first: Any, shape: Sequence[int], layout: str | None) -> dict[str, Any]:

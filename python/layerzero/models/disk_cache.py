@@ -10,14 +10,17 @@ from typing import Any
 
 from layerzero import _layerzero
 
+_AT_IMPORT = os.environ.get("LAYERZERO_CACHE_DIR", "")
 _not_kept: set[pathlib.Path] = set()  # folders for which a warning was emitted
 
 
 def cache_dir() -> pathlib.Path:
-    """Returns the cache folder: $LAYERZERO_CACHE_DIR, else the policy's `cache_dir`, by default layerzero in
-    $XDG_CACHE_HOME or ~/.cache."""
+    """Returns the cache folder: `cache_dir` of lz.configure, else $LAYERZERO_CACHE_DIR, else the policy's `cache_dir`, by
+    default layerzero in $XDG_CACHE_HOME or ~/.cache."""
     given = os.environ.get("LAYERZERO_CACHE_DIR")
-    return pathlib.Path(given or json.loads(_layerzero.policy_text())["keys"]["cache_dir"]["value"]).expanduser()
+    entry = json.loads(_layerzero.policy_text())["keys"]["cache_dir"]
+    by_code = entry["origin"] == "lz.configure" and entry["value"] != os.path.expanduser(_AT_IMPORT)
+    return pathlib.Path(entry["value"] if by_code or not given else given).expanduser()
 
 
 def model_folder(*parts: str) -> pathlib.Path:

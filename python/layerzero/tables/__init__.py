@@ -9,6 +9,7 @@ from typing import Any
 from layerzero import _layerzero, backends
 from layerzero.errors import ConfigError
 from layerzero.host.files import replaced
+from layerzero.host.typed import typed
 
 
 def engine(command: str, **arguments: Any) -> Any:
@@ -86,6 +87,7 @@ class DispatchTable:
         return f"<{str(self).splitlines()[0]}>"
 
 
+@typed
 def load_table(
     path: str | os.PathLike[str], *, numerics: str | None = None, tp_invariant: bool = False
 ) -> dict[str, Any]:

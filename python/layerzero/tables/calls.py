@@ -11,7 +11,7 @@ from typing import Any
 from layerzero import _layerzero
 from layerzero.contracts import contracts, resolve_call
 from layerzero.contracts.axes import Description, with_contract_axes
-from layerzero.errors import InvalidRequestError
+from layerzero.errors import InvalidRequestError, WrongTypeError
 from layerzero.inspection.call_text import read_call
 
 Sizes = Mapping[str, int]
@@ -162,6 +162,9 @@ def calls_of(operations: str | Iterable[str]) -> list[Call]:
     """Returns the calls of texts, one per line; empty lines and those that begin with # are skipped. A text that begins
     with "12 x " is a call that runs 12 times."""
     texts = [operations] if isinstance(operations, str) else list(operations)
+    for text in texts:
+        if not isinstance(text, str):
+            raise WrongTypeError("operations", "calls as text", type(text).__name__, EXAMPLE)
     found = []
     for line in (line.strip() for text in texts for line in text.splitlines()):
         if not line or line.startswith("#"):

@@ -17,8 +17,9 @@ from typing import Any
 import layerzero as lz
 from layerzero import _layerzero, backends
 from layerzero.contracts import contracts, flat_name
-from layerzero.errors import InvalidRequestError, NoKernelFoundError, failures_of
+from layerzero.errors import InvalidRequestError, NoKernelFoundError, WrongTypeError, failures_of
 from layerzero.host.policy import scope
+from layerzero.host.typed import typed
 from layerzero.inspection import kernel_rows
 from layerzero.tables import DispatchTable, engine
 from layerzero.tables.calls import Call, calls_of, recorded_calls, steps_of
@@ -29,6 +30,7 @@ DEFAULT_BUCKETS: Buckets = {"seq_len": (128, 512, 2048, 8192, 32768), "batch": (
 MOST_ENTRIES = 200_000
 
 
+@typed
 def solve(
     model: Any,
     shape_buckets: Buckets | None = None,
@@ -158,12 +160,15 @@ def _chains(what: Any, shape_buckets: Buckets | None, device: str | None) -> tup
 
 
 def _checked(given: Buckets | None, used: set[str]) -> dict[str, tuple[int, ...]]:
+    for name, sizes in (given or {}).items():
+        if isinstance(sizes, str) or not isinstance(sizes, Iterable):
+            raise WrongTypeError(f"shape_buckets: {name}", "a list of sizes", repr(sizes))
     buckets = {name: tuple(values) for name, values in (given or DEFAULT_BUCKETS).items()}
     for name in sorted(used - buckets.keys()):
         raise InvalidRequestError(f"shape_buckets: {name}", "sizes, since the calls use the name", "none")
     for name, values in buckets.items():
         ascending = all(a < b for a, b in itertools.pairwise(values))
-        if not values or not ascending or not all(isinstance(v, int) and v > 0 for v in values):
+        if not values or not ascending or not all(type(v) is int and v > 0 for v in values):
             raise InvalidRequestError(f"shape_buckets: {name}", "positive sizes that ascend", repr(values))
     return {name: values for name, values in buckets.items() if name in used}
 

@@ -10,6 +10,7 @@ from typing import Any
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError, WrongTypeError
 from layerzero.host.observe import KernelRun, observe
+from layerzero.host.typed import typed
 from layerzero.inspection.report import Record
 from layerzero.inspection.text import table
 from layerzero.telemetry.reasons import why_chosen, why_lost
@@ -58,6 +59,7 @@ def _torch_text(rows: list[dict[str, Any]]) -> str:
     return ", ".join(f"{row['name']} {row['share']:.1%}" for row in rows)
 
 
+@typed
 def profile(call: Callable[..., Any], *args: Any, runs: int = 5, **kwargs: Any) -> Profile:
     """Returns where the time of `call(*args, **kwargs)` goes. `call`: a model or any other function.
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from layerzero import _layerzero, configure
 from layerzero.backends.report import gains
-from layerzero.host.files import replaced
+from layerzero.host.files import check_writable, replaced
+from layerzero.host.typed import typed
 from layerzero.inspection.metrics import metrics
 from layerzero.telemetry.health import breakers
 
@@ -27,6 +28,7 @@ class report:
     `html()` return what was recorded so far. Tensors' contents are not recorded.
     """
 
+    @typed
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self._path, self._lock = path, threading.Lock()
         self._decisions: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -34,9 +36,11 @@ class report:
         self._handle: int | None = None
         self._before: dict[tuple[str, str], dict[str, Any]] = {}
         self._after: list[dict[str, Any]] | None = None
-        self._seconds = 0.0
+        self._seconds, self._start = 0.0, time.monotonic()
 
     def __enter__(self) -> "report":
+        if self._path is not None:
+            check_writable("report", self._path)
         self._before = {(r["operation"], r["kernel_id"]): r for r in metrics().to_dict()["runs"]}
         self._counted = json.loads(_layerzero.policy_text())["keys"]["metrics.enabled"]["value"]
         if not self._counted:
@@ -49,8 +53,8 @@ class report:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._handle is not None
-        _layerzero.stop_observing(self._handle)
+        if self._handle is not None:
+            _layerzero.stop_observing(self._handle)
         self._seconds = time.monotonic() - self._start
         self._after = self._runs()
         if not self._counted:

@@ -15,6 +15,7 @@ import prometheus_client
 
 from layerzero import _layerzero, configure
 from layerzero.errors import InvalidRequestError, WrongTypeError
+from layerzero.host.typed import typed
 from layerzero.inspection.metrics import metrics
 from layerzero.jit.readiness import ReadinessReport, is_alive, readiness_check
 from layerzero.telemetry.health import breakers
@@ -68,6 +69,7 @@ class MetricsServer:
         return f"<metrics at {self.url}/metrics>"
 
 
+@typed
 def serve_metrics(port: int = DEFAULT_PORT, host: str = "127.0.0.1") -> MetricsServer:
     """Serves lz.metrics() at http://host:port/metrics for Prometheus, and for `layerzero top`, until close(). /livez answers
     200 until a restart is the only help, then 503; /readyz answers 200 or 503, with lz.readiness_check() as JSON.

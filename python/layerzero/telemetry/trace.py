@@ -9,6 +9,7 @@ from opentelemetry import trace as api
 from opentelemetry.trace import Status, StatusCode
 
 from layerzero import _layerzero
+from layerzero.errors import WrongTypeError
 from layerzero.telemetry.reasons import why_chosen
 
 
@@ -26,6 +27,8 @@ class trace:
     """
 
     def __init__(self, provider: Any = None) -> None:
+        if provider is not None and not hasattr(provider, "get_tracer"):
+            raise WrongTypeError("trace: provider", "an OpenTelemetry tracer provider or None", type(provider).__name__)
         self._provider, self._handles = provider, list[list[int]]()
         self._reasons: dict[tuple[str, str], str] = {}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from layerzero.errors import InvalidRequestError
 from layerzero.host.policy import token_cache_rules
+from layerzero.host.typed import typed
 
 _FIRST, _NEXT = 100, 1000  # hits of an entry that are compared at the initial and at the warm-up rate
 
@@ -19,6 +20,7 @@ class TokenCacheWarning(UserWarning):
 class _Entry:
     __slots__ = ("ids", "size", "hits")
 
+    @typed
     def __init__(self, ids: tuple[int, ...], size: int) -> None:
         self.ids, self.size, self.hits = ids, size, 0
 

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import functools
+import operator
 import pathlib
 import sys
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from layerzero import _layerzero
 from layerzero.contracts import contracts, is_seeded
 from layerzero.contracts.axes import Description
-from layerzero.errors import NotInstalledError, WrongTypeError, raise_engine_error
+from layerzero.errors import NotInstalledError, WrongTypeError, one_of, raise_engine_error
 from layerzero.host.optional import install_command
 from layerzero.host.policy import scope
 from layerzero.torch.arrays import refused_out, unwritten
@@ -243,14 +244,27 @@ def _scalar(field: str, param: Any, value: Any) -> _Scalar:
         if not param.get("has_default") or param.get("default") is None:
             return _Scalar(given=0)
         value = param["default"]
-    if param["kind"] == "choice":
-        if value not in param["choices"]:
-            raise WrongTypeError(field, " or ".join(param["choices"]), repr(value))
-        return _Scalar(_Value(i=param["choices"].index(value)), 1)
+    kind = param["kind"]
+    if kind == "choice":
+        if not isinstance(value, str):
+            raise WrongTypeError(field, "one of the strings that its page lists", type(value).__name__)
+        return _Scalar(_Value(i=param["choices"].index(one_of(field, value, param["choices"]))), 1)
+    if kind == "bool":
+        if not isinstance(value, bool):
+            raise WrongTypeError(field, "True or False", type(value).__name__)
+        return _Scalar(_Value(i=value), 1)
+    if isinstance(value, list | tuple) and len(value) == 1 and kind == "int":
+        (value,) = value
+    wanted, convert = ("a number", "__float__") if kind == "float" else ("an integer", "__index__")
+    if isinstance(value, bool) or not hasattr(value, convert):
+        raise WrongTypeError(field, wanted, type(value).__name__)
     try:
-        return _Scalar(_Value(f=float(value)) if param["kind"] == "float" else _Value(i=int(value)), 1)
-    except (TypeError, ValueError):
-        raise WrongTypeError(field, f"a number ({param['kind']})", type(value).__name__) from None
+        number = float(value) if kind == "float" else operator.index(value)
+    except (TypeError, ValueError, OverflowError):
+        raise WrongTypeError(field, wanted, type(value).__name__) from None
+    if kind == "int" and not -(2**63) <= number < 2**63:
+        raise WrongTypeError(field, f"{wanted} of 64 bits", str(number))
+    return _Scalar(_Value(f=number) if kind == "float" else _Value(i=int(number)), 1)
 
 
 def _run(contract: Any, arrays: dict[str, Any], arguments: dict[str, Any]) -> list[Any]:

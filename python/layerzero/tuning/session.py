@@ -14,6 +14,7 @@ from layerzero import _layerzero, perf_records
 from layerzero.contracts import contracts, flat_name
 from layerzero.errors import InvalidRequestError, WrongTypeError
 from layerzero.host.policy import isolation, policy_in_force
+from layerzero.host.typed import typed
 from layerzero.inspection.report import Record
 from layerzero.tuning import states, workload
 from layerzero.tuning.fills import filled
@@ -184,6 +185,7 @@ def _of_operation(operation: str, args: tuple[Any, ...], call: dict[str, Any], d
 # ---- the tuning
 
 
+@typed
 def tune(
     operation: Any,
     *args: Any,
@@ -191,8 +193,8 @@ def tune(
     samples: int | None = None,
     budget_s: float | None = None,
     memory_mb: int = 0,
-    modes: Sequence[str] = ("eager", "graph"),
-    caches: Sequence[str] = ("cold", "warm"),
+    modes: str | Sequence[str] = ("eager", "graph"),
+    caches: str | Sequence[str] = ("cold", "warm"),
     shard: tuple[int, int] = (1, 1),
     variants: int = 0,
     imports: Sequence[str] = (),
@@ -222,6 +224,9 @@ def tune(
 
     Returns a Record: calls, winners, untuned, crashed, failed, records, seconds, budget, ok ...
     """
+    for name, number in (("budget_s", budget_s or 0.0), ("memory_mb", memory_mb), ("variants", variants)):
+        if not 0 <= number < math.inf:
+            raise InvalidRequestError(f"tune: {name}", "a finite number, 0 or more", repr(number))
     options = Options(
         samples=samples,
         seconds=budget_s,
@@ -242,7 +247,7 @@ def tune(
     return run(entries, replace(options, device=devices[0]))
 
 
-def _subset(field_name: str, given: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
+def _subset(field_name: str, given: str | Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
     wanted = (given,) if isinstance(given, str) else tuple(given)
     for one in wanted:
         if one not in known:
@@ -274,7 +279,7 @@ def run(entries: list[Entry], options: Options) -> Record:
     """Tunes calls of one device."""
     from layerzero.tuning.environment import device_columns, environment, unusual
 
-    if options.variants < 0 or (options.samples is not None and options.samples < 6):
+    if options.samples is not None and options.samples < 6:
         raise InvalidRequestError("samples", "at least 6 rounds", str(options.samples))
     start = time.monotonic()
     state = environment(options.device)

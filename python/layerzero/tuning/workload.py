@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,8 +18,9 @@ from typing import Any
 
 from layerzero import _layerzero
 from layerzero.contracts import contracts
-from layerzero.errors import ConfigError, InvalidRequestError
-from layerzero.host.files import replaced
+from layerzero.errors import ConfigError, FileError, InvalidRequestError
+from layerzero.host.files import check_writable, replaced
+from layerzero.host.typed import typed
 
 VERSION = "1.0"
 VARIABLE = "LAYERZERO_RECORD"
@@ -124,12 +126,15 @@ class record:
     graph is counted at the capture alone. Only one recording is open in a process.
     """
 
+    @typed
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self._path = path
         self.workload = Workload([])
 
     def __enter__(self) -> "record":
         global _open
+        if self._path is not None:
+            check_writable("record", self._path, folders=True)
         if _open:
             raise InvalidRequestError("record", "one recording at a time", "another one that is open")
         _open = True
@@ -174,6 +179,10 @@ def record_process() -> None:
     if not path:
         return
     recording = record(re.sub(r"\{pid\}", str(os.getpid()), path))
-    recording.__enter__()
+    try:
+        recording.__enter__()
+    except FileError as error:  # the program runs all the same
+        warnings.warn(f"{VARIABLE}: nothing is recorded: {error}", stacklevel=2)
+        return
     owner = os.getpid()
     atexit.register(lambda: recording.__exit__(None, None, None) if os.getpid() == owner else None)

@@ -11,7 +11,7 @@ from diffusers.models.attention import AttentionModuleMixin
 from diffusers.models.attention_processor import Attention, MochiAttention
 from torch import nn
 
-from layerzero.errors import InvalidRequestError, WrongTypeError
+from layerzero.errors import InvalidRequestError, ModelStateError, WrongTypeError
 from layerzero.integrations.diffusers import backend, inputs, parts
 from layerzero.integrations.diffusers.processors import PARTS, processor_of
 from layerzero.integrations.diffusers.replacing import done, replace, restore, why_not_called
@@ -97,7 +97,7 @@ def _kernelize(model: nn.Module) -> KernelizeReport:
     if _MARK in model.__dict__:
         return model.__dict__[_MARK].report
     if any("_layerzero_part" in module.__dict__ for module in model.modules()):
-        raise RuntimeError("kernelize: this is a part of a kernelized model, or has one; unkernelize that first")
+        raise ModelStateError("kernelize: this is a part of a kernelized model, or has one; unkernelize that first")
     mark = model.__dict__[_MARK] = _Mark()
     training = [(module, module.training) for module in model.modules()]
     model.eval()  # trials are made without dropout

@@ -104,7 +104,7 @@ def dry_run(model: nn.Module, weights: str | None = None, **options: Any) -> Mod
         raise InvalidRequestError(
             "release_originals", "none for dry_run, which changes nothing", "True", "leave it out"
         )
-    if is_kernelized(model):
+    if not isinstance(model, nn.Module) or is_kernelized(model):
         return _plan(model, kernelize(model, weights, **options))
     try:
         with torch.inference_mode():

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from layerzero import _layerzero
-from layerzero.errors import InvalidRequestError, WrongTypeError
+from layerzero.errors import InvalidRequestError, ModelStateError, WrongTypeError
 from layerzero.integrations import weights as weights_of_others
 from layerzero.integrations.transformers import block_forwards, choices, parts, probe, progress, quantized, structure
 from layerzero.integrations.transformers.counts import KernelizeReport, find_parts
@@ -182,7 +182,7 @@ def _refuse_while_running(model, what):
     for thread, innermost in sys._current_frames().items():
         frames = traceback.walk_stack(innermost) if thread != threading.get_ident() else ()
         if any(_runs(frame, modules) for frame, _ in frames):
-            raise RuntimeError(f"{what}: another thread is running this model; wait until its call has returned")
+            raise ModelStateError(f"{what}: another thread is running this model; wait until its call has returned")
 
 
 def _runs(frame, modules):
@@ -228,7 +228,7 @@ def kernelize(
 
     Weights, their names, state_dict and saved files stay as they are. On a CUDA device the parameters of linear layers with the
     same input are moved next to each other: a CUDA graph that was captured before has to be captured again. Training,
-    gradients and tracing use the model's own code. Raises RuntimeError while another thread runs the model, and for a part of a kernelized model; a wrapper
+    gradients and tracing use the model's own code. Raises ModelStateError while another thread runs the model, and for a part of a kernelized model; a wrapper
     around one is kernelized again as a whole.
     """
     if not isinstance(model, nn.Module):
@@ -267,7 +267,7 @@ def _kernelize(model):
     _refuse_while_running(model, "kernelize")
     unkernelize(model)
     if any("_layerzero_part" in module.__dict__ for module in model.modules()):
-        raise RuntimeError("kernelize: this is a part of a kernelized model; unkernelize that model first")
+        raise ModelStateError("kernelize: this is a part of a kernelized model; unkernelize that model first")
     probe.warn_of_untested_version()
     weights_of_others.prepare(model)
     attention_interface.register()  # before the key: it wraps a method that models have
@@ -337,7 +337,7 @@ def _refuse_unproven(model, findings):
 def unkernelize(model: nn.Module) -> bool:
     """Restores a model as it was before `kernelize`; returns whether there was something to undo.
 
-    Raises RuntimeError while another thread runs the model, and ReleasedWeightError where parameters were released.
+    Raises ModelStateError while another thread runs the model, and ReleasedWeightError where parameters were released.
     """
     with _LOCK:
         marked = _marked(model)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import EncoderDecoderCache
 
+from layerzero.errors import ModelStateError
 from layerzero.integrations.transformers import biases, structure
 from layerzero.integrations.transformers.arguments import (
     ENCODED,
@@ -96,7 +97,9 @@ class _Call:
         self.done, self.aside = False, "its layers were called again"
         if self.cache is not None:
             self.plan.wrong = self.aside
-            raise RuntimeError("layers were called twice in one forward over a cache: begin again with another cache")
+            raise ModelStateError(
+                "layers were called twice in one forward over a cache: begin again with another cache"
+            )
 
     def _why_not(self, hidden: Any, arguments: dict[str, Any]) -> str | None:
         if type(hidden) is not torch.Tensor or hidden.dim() != 3 or not self.plan.takes_programs(hidden):
