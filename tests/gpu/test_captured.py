@@ -10,8 +10,6 @@ transformers = pytest.importorskip("transformers")
 import layerzero as lz  # noqa: E402
 from layerzero.integrations.transformers.arguments import cache_argument, cache_of  # noqa: E402
 from layerzero.integrations.transformers.kernelize import is_kernelized  # noqa: E402
-from layerzero.integrations.transformers.run import captured as captured_steps  # noqa: E402
-from layerzero.integrations.transformers.run import variants  # noqa: E402
 from layerzero.integrations.transformers.run.captured import LONG  # noqa: E402
 from layerzero.integrations.transformers.run.products import side_by_side  # noqa: E402
 
@@ -132,30 +130,6 @@ def test_weights_of_one_input_lie_side_by_side_until_unkernelize():
     for weight in ours.parameters():
         assert weight.untyped_storage().nbytes() == weight.nbytes
     assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("batch", [1, 3])
-def test_attention_that_rotates_and_stores(batch, dtype, monkeypatch):
-    """As one kernel and as two: the same keys and values bit for bit, and logits that differ by sums of another order at most."""
-    found = {}
-    for kind in ({}, {variants.ATTENTION: variants.FUSED}):
-        monkeypatch.setattr(captured_steps, "_first_variants", lambda step, kind=kind: [kind])
-        _, ours, report = pair(dtype)
-        with torch.inference_mode():
-            out = ours(torch.arange(3, 3 + 300 * batch, device="cuda").view(batch, 300) % 1000, use_cache=True)
-            logits = []
-            for step in range(6):
-                token = torch.full((batch, 1), 7 * step, device="cuda")
-                out = ours(token, use_cache=True, **cache_argument(ours, cache_of(out)))
-                logits.append(out.logits)
-        assert captured(report) >= 4, report
-        cache = cache_of(out)
-        found[len(kind)] = logits, [half for layer in cache.layers[:1] for half in (layer.keys, layer.values)]
-    (logits, kept), (fused, fused_kept) = found[0], found[1]
-    assert all(map(torch.equal, kept, fused_kept))
-    for a, b in zip(logits, fused, strict=True):
-        torch.testing.assert_close(b, a, rtol=2e-2, atol=2e-2)
 
 
 def test_a_step_launches_no_small_kernels_of_torch():

@@ -142,7 +142,7 @@ class CapturedSteps:
         search = Search(capture, times_of)
         search.first([known["variant"]] if known else _first_variants(step))
         if search.us and step.length == 1:
-            search.then(self.forward.variants(step))
+            search.then(self.forward.variants())
         if search.us:
             self.measured[name] = {"us": search.us, "taken": name_of(search.variant), "variant": search.variant}
         step.kernels = {part: kernel for part, kernel in search.variant.items() if part != EARLY}

@@ -32,11 +32,9 @@ class DecoderStep:
         """Graphs are right as long as it stays the same."""
         return self.rotation.state()
 
-    def variants(self, step: Step) -> list[variants.Variant]:
-        """Choices for single parts of a decode step that has run."""
-        is_capped = any(layer.shape.attention.softcap is not None for layer in self.plan.layers)
-        is_fused = self.are_turned_late and step.inputs.mask is None and not is_capped
-        return variants.of_one_part(self.plan.products().parts, is_fused)
+    def variants(self) -> list[variants.Variant]:
+        """Choices for single parts of a decode step; the products are known once one has run."""
+        return variants.of_one_part(self.plan.products().parts)
 
     def __call__(self, step: Step, rows: Any) -> torch.Tensor:
         """rows: keys and values of each layer. Returns the last hidden states (b, length, width)."""
@@ -49,8 +47,6 @@ class DecoderStep:
 
         def attend(layer: Any, query: Any, key: Any, value: Any, tables: Any) -> torch.Tensor:
             cache = next(pairs)
-            if variants.ATTENTION in step.kernels:
-                return _fused(layer, (query, key, value), tables, places, cache, step)
             query = _stored(layer, (query, key, value), tables, places, cache, step.slots)
             return _attended(layer, query, cache, mask, step)
 
@@ -85,18 +81,6 @@ def _stored(layer: Any, new: Any, tables: Any, places: Any, cache: Any, slots: t
     tables, how = _rotation(layer, tables, places, query.shape[-1])
     turned: torch.Tensor = _rope_append(query, key, value, *tables, *cache, slots, layout="NHD", **how)
     return turned.view(new[0].shape)
-
-
-def _fused(layer: Any, new: Any, tables: Any, places: Any, cache: Any, step: Step) -> torch.Tensor:
-    """The same with the attention of a decode step as one operation: (b, 1, heads, size)."""
-    query, key, value = (part.flatten(0, 1) for part in new)
-    tables, how = _rotation(layer, tables, places, query.shape[-1])
-    pages, kernel = step.pages[:, None], step.kernels[variants.ATTENTION]
-    scale, _ = scores_of(layer)
-    mixed: torch.Tensor = _OPS["rope_append_decode_attention"](
-        query, key, value, *tables, *cache, pages, step.lengths, scale, kernel=kernel, **how
-    )
-    return mixed[:, None]
 
 
 def _attended(layer: Any, query: torch.Tensor, cache: Any, mask: Any, step: Step) -> torch.Tensor:

@@ -10,11 +10,9 @@ Variant = dict[str, str]
 SELECTED = "selected"
 EARLY = "early"  # the part of a variant whose kernels are launched early
 EMBEDDING = "embedding"
-ATTENTION = "attention"  # with the rotation and the storing of keys before it
 PRODUCTS = "products"  # all that no part of their own names
 FEW_ROWS = ("cuda.mlp.linear", "cuda.mlp.linear.long")  # kernels of products of few rows
 LOOKUP = "cuda.embedding.lookup"
-FUSED = "cuda.attention.decode.rope_append"
 _GAIN = 0.997  # of the time: what a further choice has to save, since replays differ by some 0.2 %
 
 
@@ -29,11 +27,9 @@ def of_all_products() -> list[Variant]:
     return [{}, early, *({PRODUCTS: kernel} | early for kernel in FEW_ROWS)]
 
 
-def of_one_part(products: Iterable[str], is_fused: bool) -> list[Variant]:
-    """What is tried on top of the fastest of the first, one after the other. products: the parts that products are. is_fused: one
-    operation may rotate, store and attend."""
-    of_products = [{part: kernel} for part in products for kernel in (*FEW_ROWS, SELECTED)]
-    return [{EMBEDDING: LOOKUP}, *([{ATTENTION: FUSED}] if is_fused else []), *of_products]
+def of_one_part(products: Iterable[str]) -> list[Variant]:
+    """What is tried on top of the fastest of the first, one after the other. products: the parts that products are."""
+    return [{EMBEDDING: LOOKUP}, *({part: kernel} for part in products for kernel in (*FEW_ROWS, SELECTED))]
 
 
 def name_of(variant: Variant) -> str:
@@ -82,7 +78,7 @@ class Search:
         """Whether a choice differs from the one that is kept."""
         of_products = self.variant.get(PRODUCTS, SELECTED)
         return any(
-            kernel != self.variant.get(part, SELECTED if part in (EMBEDDING, ATTENTION) else of_products)
+            kernel != self.variant.get(part, SELECTED if part == EMBEDDING else of_products)
             for part, kernel in further.items()
         )
 
