@@ -17,6 +17,8 @@ set(parts "")
 lz_collect_families(${PROJECT_SOURCE_DIR}/kernels *.cu kernels)
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/gen/cuda_library.cu @ONLY CONTENT
 "// Generated from kernels/. Do not edit.
+#include <utility>
+
 #include \"build_id.h\"
 #include \"core/kernel_row.h\"
 #include \"kernels/dependent_cuda.h\"

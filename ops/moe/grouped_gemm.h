@@ -25,7 +25,8 @@ inline constexpr Contract kContract = {
     .summary = "Matrix products of ranges of rows, each with the weights of its expert.",
     .definition =
         "output[r] = weight[e] input[r] + bias[e] for offsets[e] <= r < offsets[e + 1], rounded once; rows of no "
-        "expert are 0 and are not read. Offsets below 0, above the number of rows or decreasing are an error",
+        "expert are 0 and are not read. Offsets below 0, above the number of rows or decreasing are an error: the "
+        "reference fails with code 1 and writes nothing, other kernels may do the same or stay within the tensors",
     .source = "Gale et al. 2022, arXiv:2211.15841, section 4",
     .replaces = "a loop of torch.nn.functional.linear over the experts; torch.nn.functional.grouped_mm",
     .variants = kVariants,

@@ -80,9 +80,9 @@ constexpr std::array<ReasonInfo, kNumReasonCodes> kInfos = {{
     {"SHAPE_UNSUPPORTED", "a size is outside what the kernel takes", "use another kernel"},
     {"NOT_BUILT", "the library was built without code for this GPU",
      "build with LZ_CUDA_ARCHITECTURES naming the GPU's architecture"},
-    {"JIT_DISABLED",
-     "the kernel is compiled while the process runs, never during a call, and is not ready for this one",
-     "call `layerzero.warmup` first; `layerzero.compile_references` compiles references"},
+    {"JIT_DISABLED", "the kernel is compiled while the process runs, and is not ready for this call",
+     "call `layerzero.warmup` first (`layerzero.compile_references` for references), or set allow_jit_compile: a call "
+     "waits"},
     {"TP_INVARIANCE_REQUIRED",
      "the kernel's results may depend on the tensor-parallel size, and the policy forbids that",
      "set tp.require_tp_invariant: false, or use another kernel"},

@@ -125,7 +125,7 @@ void Engine::PolicyChanged() {
   selector_.health().SetLimits({
       .breaker = {.failures = int(policy.health_failures), .retry_s = policy.health_retry_s},
       .error_budget = int(policy.health_error_budget),
-      .folder = policy.health_persist ? policy.cache_dir : std::string(),
+      .folder = policy.health_persist && !policy.cache_dir.starts_with("~/") ? policy.cache_dir : std::string(),
       .build = BuildId(),
   });
   PolicyTableChanged(policy.table);
@@ -261,7 +261,7 @@ Status Engine::LoadConfig(const std::string& path) {
     }
   }
   PolicyChanged();
-  ReadMovedRecords();
+  ForgetMovedRecords();
   return status;
 }
 
@@ -269,7 +269,7 @@ Status Engine::Configure(const std::string& json) {
   Status status = selector_.policies().Configure(json);
   if (!status.ok()) return status;
   PolicyChanged();
-  ReadMovedRecords();
+  ForgetMovedRecords();
   return status;
 }
 

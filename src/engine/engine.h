@@ -186,7 +186,7 @@ class LZ_OWN Engine {
   RecordGroups RecordsFor(const Device& device, Status* problem) const;
   void ReadPrior(int32_t device);  // at the first selection for it
   MeasuredRecords::Paths RecordPaths() const;
-  void ReadMovedRecords();  // if the policy names other files of records than those that were read
+  void ForgetMovedRecords();  // if the policy names other files than those that were read: the next selection reads
   std::string PerfdbState() const;
   Result<std::string> Queue(const std::string& document, const std::string& path);
   std::vector<perfdb::Record> RecordsOfDatabase(const Device& device) const;

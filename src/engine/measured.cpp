@@ -45,17 +45,16 @@ void MeasuredRecords::Begin(Paths paths, void (*late)()) {
     paths_ = std::move(paths);
     late_ = late;
     reading_.store(true, std::memory_order_release);
+    struct Job {
+      MeasuredRecords* to;
+      Paths paths;
+    };
     perfdb::StartThread(
-        [](void* self) {
-          auto& records = *static_cast<MeasuredRecords*>(self);
-          Paths paths;
-          {
-            std::lock_guard lock(records.mutex_);
-            paths = records.paths_;
-          }
-          records.Keep(Read(paths), paths);
+        [](void* given) {
+          const std::unique_ptr<Job> job(static_cast<Job*>(given));
+          job->to->Keep(Read(job->paths), job->paths);
         },
-        this);
+        new Job{this, paths_});
   }
   waited_ = !done_.wait_for(lock, std::chrono::milliseconds(kPatienceMs), [this] { return finished_; }) || waited_;
 }
@@ -64,7 +63,8 @@ void MeasuredRecords::Keep(Found found, const Paths& paths) {
   bool late;
   {
     std::lock_guard lock(mutex_);
-    if (paths == paths_) found_ = std::make_shared<const Found>(std::move(found));  // else others were read meanwhile
+    if (paths != paths_) return;  // they were forgotten, or others were read meanwhile
+    found_ = std::make_shared<const Found>(std::move(found));
     finished_ = true;
     late = waited_;
   }
@@ -79,11 +79,19 @@ void MeasuredRecords::ReadNow(const Paths& paths) {
   found_ = std::make_shared<const Found>(std::move(found));
   paths_ = paths;
   begun_ = finished_ = true;
+  done_.notify_all();
 }
 
-bool MeasuredRecords::HasRead(const Paths& paths) const {
+bool MeasuredRecords::IsOf(const Paths& paths) const {
   std::lock_guard lock(mutex_);
   return !begun_ || paths_ == paths;
+}
+
+void MeasuredRecords::Forget() {
+  std::lock_guard lock(mutex_);
+  found_ = std::make_shared<const Found>();
+  paths_ = {};
+  begun_ = finished_ = waited_ = false;
 }
 
 std::shared_ptr<const MeasuredRecords::Found> MeasuredRecords::found() const {

@@ -33,7 +33,8 @@ class MeasuredRecords {
   void Begin(Paths paths, void (*late)());
   // Reads on this thread, which may wait for locks.
   void ReadNow(const Paths& paths);
-  bool HasRead(const Paths& paths) const;      // or began to; true if nothing was read yet
+  bool IsOf(const Paths& paths) const;         // true too before the first Begin
+  void Forget();                               // what was read; the next Begin reads again
   std::shared_ptr<const Found> found() const;  // never null
   // True in a child that was forked while a thread of its parent was reading.
   bool IsReading() const { return reading_.load(std::memory_order_acquire); }

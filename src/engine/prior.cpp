@@ -93,6 +93,7 @@ std::string Engine::MeasuredCalls() const {
 MeasuredRecords::Paths Engine::RecordPaths() const {
   const auto policy = selector_.policies().policy(0);
   if (!policy.ok() || (*policy)->cache_dir.empty()) return {};
+  if ((*policy)->cache_dir.starts_with("~/")) return {};  // no home folder is known
   const Policy& p = **policy;
   return {.database = p.perfdb_path.empty() ? p.cache_dir + "/perfdb.sqlite" : p.perfdb_path,
           .file = p.cache_dir + "/prior.records.json"};
@@ -177,11 +178,15 @@ void Engine::ReadPrior(int32_t device) {
     is_given = given_records_.has_value();
   }
   if (!is_given) {  // no lock is held while it waits
-    machine_.load()->Begin(RecordPaths(), [] {
+    const auto late = [] {
       Engine& engine = Get();
       std::lock_guard change(engine.prior_change_mutex_);
       if (!engine.given_records_) (void)engine.ReadPriorsAgain();
-    });
+    };
+    for (machine_.load()->Begin(RecordPaths(), late); !machine_.load()->IsOf(RecordPaths());) {  // they moved meanwhile
+      ForgetMovedRecords();
+      machine_.load()->Begin(RecordPaths(), late);
+    }
   }
   std::lock_guard change(prior_change_mutex_);
   if (prior_read_[size_t(device)].load(std::memory_order_relaxed)) return;
@@ -214,12 +219,14 @@ Status Engine::UsePriorOfMachine() {
   return ReadPriorsAgain();
 }
 
-void Engine::ReadMovedRecords() {
-  const MeasuredRecords::Paths paths = RecordPaths();
-  if (machine_.load()->HasRead(paths)) return;
+// No file is read here: callers may hold locks of their host.
+void Engine::ForgetMovedRecords() {
   std::lock_guard change(prior_change_mutex_);
-  machine_.load()->ReadNow(paths);
-  (void)ReadPriorsAgain();  // PerfdbState has the problem
+  if (machine_.load()->IsOf(RecordPaths())) return;
+  machine_.load()->Forget();
+  if (given_records_) return;
+  for (auto& read : prior_read_) read.store(false, std::memory_order_release);
+  (void)PutInForce({});
 }
 
 Status Engine::ReadPriorsAgain() {

@@ -203,20 +203,19 @@ std::map<std::string, std::string, std::less<>> NamedLibraries() {
 
 Result<std::vector<PolicyLayer>> ProcessLayers(std::string project) {
   std::vector<std::pair<std::string, std::string>> variables;
-  std::string home, caches, cache_dir, config;
+  std::string caches, cache_dir, config;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const size_t equals = text.find('=');
     if (equals == std::string_view::npos) continue;
     const std::string name(text.substr(0, equals)), value(text.substr(equals + 1));
-    if (name == "HOME") home = value;
     if (name == "XDG_CACHE_HOME" && value.starts_with('/')) caches = value;  // other values are ignored
-    if (name == "LAYERZERO_CACHE_DIR") cache_dir = value;
+    if (name == "LAYERZERO_CACHE_DIR") cache_dir = WithHome(value);
     if (name == "LAYERZERO_CONFIG") config = value;
     if (name.starts_with(kPrefix)) variables.emplace_back(name, value);
   }
   std::vector<PolicyLayer> layers;
-  if (caches.empty() && !home.empty()) caches = home + "/.cache";
+  if (const std::string home = HomeFolder(); caches.empty() && !home.empty()) caches = home + "/.cache";
   if (!caches.empty() && IsUtf8(caches)) {
     layers.push_back({.name = "default", .yaml = Dump({{"cache_dir", caches + "/layerzero"}})});
     if (cache_dir.empty()) cache_dir = caches + "/layerzero";

@@ -91,7 +91,7 @@ struct Policy {
   std::vector<Rule> rules;                   // those of the highest layer first, then in the file's order
   std::vector<SmRange> sm_to_generation;     // disjoint, ascending
   std::map<std::string, int64_t> generation_to_tc_gen;
-  std::string cache_dir;                          // may begin with "~/" unless the layers come from ProcessLayers
+  std::string cache_dir;                          // begins with "~/" only where no home folder is known
   std::map<std::string, std::string> settings;    // every key ("section.key") -> its value as JSON, defaults included
   std::map<std::string, std::string> origins;     // every key, and "locks.<name>" -> "default", "layerzero.yaml:12"
   std::map<std::string, std::string> lock_names;  // every lock that a layer sets or removes -> where
@@ -147,7 +147,7 @@ std::map<std::string, std::string, std::less<>> NamedLibraries();
 
 // The layers of this process: user file, project file (`project`, else LAYERZERO_CONFIG, else layerzero.yaml in the
 // working directory; only the last may be missing), environment. This function and NamedLibraries are the library's
-// only readers of the environment. The first layer has the default cache_dir with ~ resolved.
+// only readers of the environment, but for HOME (values.h). The first layer has the default cache_dir with ~ resolved.
 Result<std::vector<PolicyLayer>> ProcessLayers(std::string project = {});
 
 // The policy as JSON: every key, its value and the layer that set it.

@@ -1,9 +1,14 @@
 // Checks a YAML value against a key's type, range and choices.
 #include "policy/values.h"
 
+#include <pwd.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 
 #include "core/contract.h"
 #include "platform/device.h"
@@ -59,6 +64,11 @@ struct Reader {
     if (node.kind != Kind::kScalar || node.text.empty()) return Wrong(node);
     if (node.text.find('\0') != std::string::npos) return Wrong(node);
     return json(node.text);
+  }
+
+  Result<json> Path(const YamlNode& node) const {
+    auto text = Text(node);
+    return text.ok() ? Result<json>(json(WithHome(node.text))) : text;
   }
 
   Result<json> Optional(const YamlNode& node) const {
@@ -295,6 +305,20 @@ std::optional<SmRange> ParseSmRange(std::string_view text) {
   return SmRange{.first = *first, .last = *last};
 }
 
+std::string HomeFolder() {
+  const char* home = std::getenv("HOME");
+  if (home && *home == '/') return home;
+  std::array<char, 4096> buffer;
+  passwd entry, *found = nullptr;
+  const bool known = getpwuid_r(getuid(), &entry, buffer.data(), buffer.size(), &found) == 0 && found;
+  return known && *found->pw_dir == '/' ? found->pw_dir : "";
+}
+
+std::string WithHome(std::string path) {
+  const std::string home = path.starts_with("~/") ? HomeFolder() : "";
+  return home.empty() ? path : home + path.substr(1);
+}
+
 std::string WantedText(const PolicyKey& key) {
   const std::string range = " from " + NumberText(key.min) + " to " + NumberText(key.max);
   switch (key.type) {
@@ -331,8 +355,8 @@ Result<json> ParseValue(const PolicySource& source, const PolicyKey& key, const 
     case KeyType::kBool: return read.Bool(node);
     case KeyType::kInt: return read.Int(node);
     case KeyType::kFloat: return read.Float(node);
-    case KeyType::kPath: return read.Text(node);
-    case KeyType::kOptionalPath: return read.Optional(node);
+    case KeyType::kPath: return read.Path(node);
+    case KeyType::kOptionalPath: return node.text.empty() ? read.Optional(node) : read.Path(node);
     case KeyType::kAddress: return read.Address(node);
     case KeyType::kChoice: return read.Choice(node);
     case KeyType::kNames: return read.List(node, [&](const YamlNode& item) { return read.Name(item); });

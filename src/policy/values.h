@@ -28,5 +28,9 @@ std::optional<int64_t> ParseInteger(std::string_view text);
 // Letters, digits and _ - . : / + of library names, kernel ids and operations; `globs` admits * and ?.
 bool IsName(std::string_view text, bool globs);
 std::string Dump(const nlohmann::json& value);
+// HOME, else what the system knows of this user; empty: neither.
+std::string HomeFolder();
+// The path with a leading "~" replaced by the home folder, if that is known.
+std::string WithHome(std::string path);
 
 }  // namespace lz

@@ -1,6 +1,7 @@
 // LAYERZERO_* variables and the layers of a process (App. 2).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pwd.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -153,6 +154,22 @@ TEST_F(ProcessLayersTest, CachesOfTheDesktopStandard) {
   EXPECT_TRUE(Load()->strict_mode);
   setenv("XDG_CACHE_HOME", "relative", 1);  // the standard: ignored
   EXPECT_EQ(Load()->cache_dir, (folder_ / "home/.cache/layerzero").string());
+}
+
+TEST_F(ProcessLayersTest, ATildeIsTheHome) {
+  Write("project/layerzero.yaml", "cache_dir: ~/caches\nperfdb:\n  path: ~/times.sqlite\nmetrics:\n  file: \"\"\n");
+  EXPECT_EQ(Load()->cache_dir, (folder_ / "home/caches").string());
+  EXPECT_EQ(Load()->perfdb_path, (folder_ / "home/times.sqlite").string());
+  std::filesystem::create_directories(folder_ / "home/other");
+  Write("home/other/config.yaml", "strict_mode: true\n");
+  setenv("LAYERZERO_CACHE_DIR", "~/other", 1);
+  EXPECT_EQ(Load()->cache_dir, (folder_ / "home/other").string());
+  EXPECT_TRUE(Load()->strict_mode);
+}
+
+TEST_F(ProcessLayersTest, WithoutHomeTheSystemKnowsTheHome) {
+  unsetenv("HOME");
+  EXPECT_EQ(Load()->cache_dir, std::string(getpwuid(getuid())->pw_dir) + "/.cache/layerzero");
 }
 
 TEST_F(ProcessLayersTest, EnvironmentThenProjectThenUser) {

@@ -61,7 +61,6 @@ int32_t MergeParts(const CudaProblem& p, void* stream) {
 // `p` with its splits; parts, if there are some, are in the workspace.
 template <class Parts>
 int32_t Run(CudaProblem p, const lz_kernel_args* args, Parts&& parts) {
-  if (p.outputs() == 0) return LZ_LAUNCH_DONE;
   if (p.parts() > 1) p = WithParts(p, args->workspace);
   const int32_t code = parts(p, args->stream);
   if (code != LZ_LAUNCH_DONE || p.parts() == 1) return code;
@@ -70,11 +69,13 @@ int32_t Run(CudaProblem p, const lz_kernel_args* args, Parts&& parts) {
 }  // namespace
 
 int32_t RunFew(CudaProblem p, const lz_kernel_args* args) {
+  if (p.outputs() == 0) return LZ_LAUNCH_DONE;                                            // no heads, no groups
   if (p.packed() && p.total_q > int64_t{UINT32_MAX} / p.group) return LZ_LAUNCH_REFUSED;  // rows have 32-bit numbers
   p.splits = SplitsOf(p, CutOfFew(p));
   return Run(p, args, &DecodeParts);
 }
 int32_t RunTiles(CudaProblem p, const lz_kernel_args* args) {
+  if (p.outputs() == 0) return LZ_LAUNCH_DONE;
   const uint64_t places = uint64_t(p.out.outer | p.out.seq | p.out.head) * 2 | reinterpret_cast<uintptr_t>(p.out.data);
   if (places % 4 != 0) return LZ_LAUNCH_REFUSED;  // outputs are written in pairs
   const int64_t queries = p.packed() ? p.total_q : p.s_q;

@@ -4,9 +4,10 @@
 //   [experts, *]  f32|f16|bf16     expert_ids [..., k] i32|i64     expert_weights [..., k] any float
 //   output [..., m] dtype of input
 // By products of matrices in 16 bits (expert_tiles_cuda.h), where rows begin at multiples of 16 bytes: hidden rows are
-// bf16, or f16 with a power of two for each 64 columns, so that none overflows or loses bits. In FP32 any strides
-// (expert_sums_cuda.h). Workspace: the order of the choices, hidden rows, a row of m float32 for each choice.
-// Deterministic: the order of an expert's rows is not, but no row depends on its place. Safe in graph captures.
+// bf16, or f16 with a power of two for each 64 columns, so that none overflows and those from 2^-28 of the largest on
+// have 11 bits. In FP32 any strides (expert_sums_cuda.h). Workspace: the order of the choices, hidden rows, a row of m
+// float32 for each choice. Deterministic: the order of an expert's rows is not, but no row depends on its place. Safe
+// in graph captures.
 #include "kernels/joined.h"
 #include "kernels/moe/expert_sums_cuda.h"
 #include "kernels/moe/expert_tiles_cuda.h"
@@ -17,7 +18,7 @@ namespace lz {
 namespace {
 using namespace lz::ops::moe_fused;
 
-constexpr int64_t kMostExperts = 1024, kMostChoices = int64_t{1} << 28;
+constexpr int64_t kMostExperts = 1024, kMostChoices = int64_t{1} << 24;  // sorted by one block
 constexpr int kSortThreads = 1024, kAddThreads = 256;
 
 // What the launches share; its parts are in the workspace.

@@ -6,7 +6,7 @@ namespace {
 
 class CudaRagged : public CudaRow {};
 
-TEST_F(CudaRagged, TakesSixteenBits) {
+TEST_F(CudaRagged, TakesSixteenBitsOrFP32) {
   const auto call = [&](DType type) {
     const lz_tensor k = Tensor(type, {9, 2, 64}), starts = Tensor(DType::kI32, {3});
     return std::vector<lz_tensor>{Tensor(type, {9, 8, 64}), k, k, starts, starts};
