@@ -163,6 +163,10 @@ struct ToOutput {
   }
 };
 
+// One copy of the functions in a kernel: inlined, each of a thread's sums would have all of them, and nvcc takes
+// minutes.
+static __device__ __attribute__((noinline)) float Activated(Activation f, float x) { return f(x); }
+
 // Hidden rows [rows, n] of gate and up, or of one projection, in H; weights of the choices that multiply x.
 template <class T, class H>
 struct ToHidden {
@@ -183,10 +187,10 @@ struct ToHidden {
   __device__ float Value(const Product& p, const Row& row, int32_t expert, int column, float gate, float up) const {
     gate = row.weight * gate + BiasOf<T>(p.side[0], expert, column);
     gate = gate > limit ? limit : gate;
-    if (!gated) return activation(gate);
+    if (!gated) return Activated(activation, gate);
     up = row.weight * up + BiasOf<T>(p.side[1], expert, column);
     up = up > limit ? limit : up < -limit ? -limit : up;
-    return activation(gate) * (up + up_offset);
+    return Activated(activation, gate) * (up + up_offset);
   }
   __device__ void Store(const Row& row, int column, float low, float high, bool both) const {
     StorePair(hidden + row.at + column, low, high, both, pairs);
