@@ -163,8 +163,8 @@ struct ToOutput {
   }
 };
 
-// One copy of the functions in a kernel: inlined, each of a thread's sums would have all of them, and nvcc takes
-// minutes.
+// One copy of the functions in a kernel: inlined, each of a thread's sums would have all of them, and their compilation
+// would take minutes.
 static __device__ __attribute__((noinline)) float Activated(Activation f, float x) { return f(x); }
 
 // Hidden rows [rows, n] of gate and up, or of one projection, in H; weights of the choices that multiply x.
