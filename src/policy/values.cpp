@@ -68,7 +68,8 @@ struct Reader {
 
   Result<json> Path(const YamlNode& node) const {
     auto text = Text(node);
-    return text.ok() ? Result<json>(json(WithHome(node.text))) : text;
+    if (text.ok()) *text = WithHome(node.text);
+    return text;
   }
 
   Result<json> Optional(const YamlNode& node) const {
