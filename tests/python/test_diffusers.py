@@ -318,6 +318,30 @@ def test_what_torchs_own_function_would_answer_is_called_without_the_operation(n
     lz.unkernelize(model)
 
 
+@pytest.mark.parametrize("watch", ["observe", "require", "report", "record", "shadow", "sample"])
+def test_calls_that_are_watched_go_through_the_operation(watch, launch_bound, diffusers):
+    choices = importlib.import_module("layerzero.integrations.diffusers.choices")
+    watching = importlib.import_module("layerzero.host.watching")
+    rows = torch.randn(4, 64)
+
+    def is_torchs():
+        return choices.is_torchs("rms_norm", "torch.rms_norm", (4, 64), lambda: ((rows, None, 1e-6), {}))
+
+    blocks = {
+        "observe": lambda: lz.observe(lambda run: None),
+        "require": lambda: lz.require(kernels=["*"]),
+        "report": lz.report,
+        "record": lz.record,
+        "shadow": lz.shadow,
+        "sample": lambda: lz.policy(perfdb={"sample_rate": 0.5}),
+    }
+    before = set(watching.watchers)
+    assert is_torchs()
+    with blocks[watch]():
+        assert not is_torchs()
+    assert is_torchs() and watching.watchers == before
+
+
 def test_modulated_norms_of_small_samples_are_one_norm_and_one_launch(launch_bound, monkeypatch):
     parts = importlib.import_module("layerzero.integrations.diffusers.parts")
     model, given = diffusion_models.build("dit")

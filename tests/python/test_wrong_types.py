@@ -57,6 +57,7 @@ WRONG = [
     (lambda: lz.reset_health(None), lz.WrongTypeError, "reset_health: kernel"),
     (lambda: lz.alibi_slopes(0), lz.InvalidRequestError, "alibi_slopes: num_heads"),
     (lambda: lz.PackedWeights("x"), lz.WrongTypeError, "PackedWeights: max_bytes"),
+    (lambda: lz.TokenCache(max_bytes="64"), lz.WrongTypeError, "TokenCache: max_bytes"),
     (lambda: lz.unkernelize(None), lz.WrongTypeError, "unkernelize"),
     (lambda: lz.KVCacheManager(num_blocks="4", block_size=4), lz.WrongTypeError, "KVCacheManager: num_blocks"),
     (lambda: lz.KVCacheManager(num_blocks=4, block_size=4).append(None), lz.WrongTypeError, "KVCacheManager.append"),

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from layerzero import _layerzero
 from layerzero.errors import WrongTypeError
+from layerzero.host import watching
 
 
 class KernelRun(NamedTuple):
@@ -42,10 +43,11 @@ class observe:
         callback = self._callback
         if not callable(callback):
             raise WrongTypeError("callback", "a function of one KernelRun", repr(callback))
-        self._handles.append(_layerzero.observe(lambda *run: callback(KernelRun(*run)), self._wait))
+        handle = _layerzero.observe(lambda *run: callback(KernelRun(*run)), self._wait)
+        self._handles.append(watching.watch(handle))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _layerzero.stop_observing(self._handles.pop())
+        watching.stop(self._handles.pop())

@@ -82,6 +82,7 @@ class _Traits(NamedTuple):
     allowed_sources: tuple[str, ...]
     names_kernels: bool
     may_measure: bool
+    samples_runs: bool
     isolation: Isolation
     jit: Jit
     tokenizer_cache: TokenizerCache
@@ -97,6 +98,7 @@ def _traits(scope_id: int, changes: int) -> _Traits:
         allowed_sources=tuple(keys["allow_sources"]),
         names_kernels=names,
         may_measure=keys["perfdb.enabled"] and not (names or keys["table"] or keys["deterministic"]),
+        samples_runs=keys["health.shadow_rate"] > 0 or keys["perfdb.sample_rate"] > 0,
         isolation=Isolation(
             keys["backend_isolation"],
             keys["backend_containers"],
@@ -137,6 +139,11 @@ def may_measure() -> bool:
     """True if a time that is measured now may choose a kernel in the current context: the policy names no libraries or kernels,
     has no dispatch table, does not ask for the same choice each time, and lets measured times decide."""
     return _traits(scope.get(), _changes).may_measure
+
+
+def samples_runs() -> bool:
+    """True if runs of kernels are compared or timed in the current context, whether or not anybody asked for this one."""
+    return _traits(scope.get(), _changes).samples_runs
 
 
 def isolation() -> Isolation:

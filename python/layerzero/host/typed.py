@@ -15,10 +15,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 Test = Callable[[Any], bool]
 _LONGEST = 60  # characters of a wrong value in a message
 _LISTS = (collections.abc.Iterable, collections.abc.Collection, collections.abc.Sequence, list)
+
+
+def is_bool(value: Any) -> bool:
+    """True for True, False and those of NumPy, which may not be installed."""
+    return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")
+
+
 _SIMPLE: dict[Any, tuple[str, Test]] = {
     int: ("an integer", lambda v: hasattr(v, "__index__") and not isinstance(v, bool)),
     float: ("a number", lambda v: hasattr(v, "__float__") and not isinstance(v, bool)),
-    bool: ("True or False", lambda v: isinstance(v, bool) or type(v).__name__ in ("bool", "bool_")),
+    bool: ("True or False", is_bool),
     str: ("a text", lambda v: isinstance(v, str)),
     None: ("None", lambda v: v is None),
     type(None): ("None", lambda v: v is None),

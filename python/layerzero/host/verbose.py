@@ -4,12 +4,12 @@ For debugging only: each call waits for its CUDA stream.
 """
 
 from layerzero import _layerzero
-from layerzero.host import log
+from layerzero.host import log, watching
 
 
 def install() -> None:
     """Observes every kernel from here on."""
-    _layerzero.observe(_emit, True)
+    watching.watch(_layerzero.observe(_emit, True))
 
 
 def _emit(

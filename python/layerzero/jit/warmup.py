@@ -12,6 +12,7 @@ from layerzero.contracts import Contract, contracts, flat_name
 from layerzero.contracts.axes import Description
 from layerzero.contracts.shapes import dims_of
 from layerzero.errors import InvalidRequestError, LayerZeroError, WrongTypeError, one_of
+from layerzero.host import watching
 from layerzero.host.typed import typed
 from layerzero.jit import examples, library, manifest, state, work
 from layerzero.jit.examples import Call
@@ -304,7 +305,7 @@ def _calls_of_model(model: Any, inputs: Any, record: bool, references: bool, unt
     def note(text: str) -> None:
         calls.setdefault(text, json.loads(text))
 
-    handle = _layerzero.observe_calls(note)
+    handle = watching.watch(_layerzero.observe_calls(note))
     try:
         for one in [inputs] if isinstance(inputs, Mapping) else list(inputs):
             if until is not None and time.monotonic() >= until:
@@ -312,7 +313,7 @@ def _calls_of_model(model: Any, inputs: Any, record: bool, references: bool, unt
             with torch.no_grad():
                 model(**one) if isinstance(one, Mapping) else model(*one) if isinstance(one, tuple) else model(one)
     finally:
-        _layerzero.stop_observing(handle)
+        watching.stop(handle)
     if record:
         manifest.record(manifest.model_hash(model), type(model).__name__, calls.values())
     return list(calls.values())

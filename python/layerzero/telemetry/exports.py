@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from layerzero import _layerzero
 from layerzero.errors import NotInstalledError
+from layerzero.host import watching
 from layerzero.host.optional import need
 
 
@@ -110,10 +111,10 @@ class _Ranges:
                 "one without it",
                 "build it where CUDA's headers are",
             )
-        self._handle = handle
+        self._handle = watching.watch(handle)
 
     def close(self) -> None:
-        _layerzero.stop_observing(self._handle)
+        watching.stop(self._handle)
 
 
 def _in_child() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError, WrongTypeError
+from layerzero.host import watching
 from layerzero.host.observe import KernelRun, observe
 from layerzero.host.typed import typed
 from layerzero.inspection.report import Record
@@ -129,12 +130,12 @@ def _selections(once: Callable[[], object]) -> dict[tuple[str, str, str], dict[s
         report = json.loads(text)
         found[report["name"], device, inputs] = report
 
-    handle = _layerzero.observe_selections(selected)
+    handle = watching.watch(_layerzero.observe_selections(selected))
     try:
         _layerzero.invalidate()
         once()
     finally:
-        _layerzero.stop_observing(handle)
+        watching.stop(handle)
     return found
 
 

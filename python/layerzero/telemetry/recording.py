@@ -10,6 +10,7 @@ from typing import Any
 
 from layerzero import _layerzero, configure
 from layerzero.backends.report import gains
+from layerzero.host import watching
 from layerzero.host.files import check_writable, replaced
 from layerzero.host.typed import typed
 from layerzero.inspection.metrics import metrics
@@ -45,7 +46,7 @@ class report:
         self._counted = json.loads(_layerzero.policy_text())["keys"]["metrics.enabled"]["value"]
         if not self._counted:
             configure(metrics={"enabled": True})
-        self._handle = _layerzero.observe_selections(self._selected)
+        self._handle = watching.watch(_layerzero.observe_selections(self._selected))
         _layerzero.invalidate()
         self._start = time.monotonic()
         return self
@@ -54,7 +55,7 @@ class report:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._handle is not None:
-            _layerzero.stop_observing(self._handle)
+            watching.stop(self._handle)
         self._seconds = time.monotonic() - self._start
         self._after = self._runs()
         if not self._counted:

@@ -10,6 +10,7 @@ from opentelemetry.trace import Status, StatusCode
 
 from layerzero import _layerzero
 from layerzero.errors import WrongTypeError
+from layerzero.host import watching
 from layerzero.telemetry.reasons import why_chosen
 
 
@@ -34,16 +35,15 @@ class trace:
 
     def __enter__(self) -> "trace":
         self._tracer = api.get_tracer("layerzero", _layerzero.build_id()[0], tracer_provider=self._provider)
-        self._handles.append(
-            [_layerzero.observe(self._ran, False, True), _layerzero.observe_selections(self._selected)]
-        )
+        handles = _layerzero.observe(self._ran, False, True), _layerzero.observe_selections(self._selected)
+        self._handles.append([watching.watch(handle) for handle in handles])
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for handle in self._handles.pop():
-            _layerzero.stop_observing(handle)
+            watching.stop(handle)
 
     def _span(self, name: str, seconds: float, attributes: dict[str, Any], error: str | None = None) -> None:
         end = time.time_ns()

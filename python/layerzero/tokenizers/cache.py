@@ -20,7 +20,6 @@ class TokenCacheWarning(UserWarning):
 class _Entry:
     __slots__ = ("ids", "size", "hits")
 
-    @typed
     def __init__(self, ids: tuple[int, ...], size: int) -> None:
         self.ids, self.size, self.hits = ids, size, 0
 
@@ -40,6 +39,7 @@ class TokenCache:
     may share a cache. A copy, and what a pickle makes of it, has the same settings and no entries.
     """
 
+    @typed
     def __init__(self, model_id: str = "", max_bytes: int = 64 << 20) -> None:
         if max_bytes < 1:
             raise InvalidRequestError("max_bytes", "at least 1", str(max_bytes), "pass a number of bytes")

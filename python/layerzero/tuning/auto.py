@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from layerzero import _layerzero
 from layerzero.errors import LayerZeroError
+from layerzero.host import watching
 from layerzero.host.policy import policy_in_force
 
 if TYPE_CHECKING:
@@ -79,13 +79,13 @@ def apply(wanted: bool) -> None:
     if wanted == is_running():
         return
     if wanted:
-        _layerzero.record_served_calls(True)
+        watching.record_served_calls(True)
         _running = _Tuner()
         _running.thread.start()
     elif _running is not None:
         _running.stopped.set()
         _running = None
-        _layerzero.record_served_calls(False)
+        watching.record_served_calls(False)
 
 
 def once() -> Any:

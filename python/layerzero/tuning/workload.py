@@ -19,6 +19,7 @@ from typing import Any
 from layerzero import _layerzero
 from layerzero.contracts import contracts
 from layerzero.errors import ConfigError, FileError, InvalidRequestError
+from layerzero.host import watching
 from layerzero.host.files import check_writable, replaced
 from layerzero.host.typed import typed
 
@@ -138,7 +139,7 @@ class record:
         if _open:
             raise InvalidRequestError("record", "one recording at a time", "another one that is open")
         _open = True
-        _layerzero.record_served_calls(True)
+        watching.record_served_calls(True)
         return self
 
     def __exit__(
@@ -148,7 +149,7 @@ class record:
         from layerzero.tuning import auto
 
         self.workload = recorded()
-        _layerzero.record_served_calls(auto.is_running())
+        watching.record_served_calls(auto.is_running())
         _open = False
         if self._path is not None:
             self.workload.write(self._path)
