@@ -213,6 +213,42 @@ def test_a_call_with_one_text_is_the_native_ones(cached, caplog):
     assert wrapped("a", "b")["input_ids"] == native("a", "b")["input_ids"]
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_types_of_a_template_are_the_native_ones(cached):
+    native = small_transformers_tokenizer()
+    native.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    native.backend_tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A:0 <s>:0 </s>:2",
+        special_tokens=[(name, native.convert_tokens_to_ids(name)) for name in ("<s>", "</s>")],
+    )
+    wrapped = lz.wrap_tokenizer(native, cache=lz.TokenCache("m") if cached else None)
+    for text in ("hello there", ["hello", "a longer text"]):
+        assert dict(wrapped(text)) == dict(native(text))
+    assert wrapped("hello")["token_type_ids"][-1] == 2 and wrapped.encode("hello") == native.encode("hello")
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_wrapped_tokenizers_follow_replaced_parts(cached):
+    def no_template(tokenizer):
+        tokenizer.backend_tokenizer.post_processor = tokenizers.processors.ByteLevel()
+
+    def lower(tokenizer):
+        tokenizer.backend_tokenizer.normalizer = tokenizers.normalizers.Lowercase()
+
+    def no_bos(tokenizer):
+        tokenizer.add_bos_token = False
+
+    for change in (no_template, lower, no_bos):
+        native = small_transformers_tokenizer()
+        wrapped = lz.wrap_tokenizer(native, cache=lz.TokenCache("m") if cached else None)
+        before = wrapped.encode("Hello There")
+        for tokenizer in (native, wrapped):
+            change(tokenizer)
+        for text in ("Hello There", ["Hello There"]):
+            assert wrapped(text)["input_ids"] == native(text)["input_ids"]
+        assert wrapped.encode("Hello There") == native.encode("Hello There") != before
+
+
 def test_wrapped_tokenizers_can_be_copied_and_wrapped_again():
     native = small_transformers_tokenizer()
     wrapped = lz.wrap_tokenizer(native, cache=lz.TokenCache("m"))

@@ -81,7 +81,7 @@ def answers(as_json: bool) -> Iterator[None]:
             print_json({"error": _no_parts("KeyboardInterrupt", "interrupted")})
         raise typer.Exit(INTERRUPTED) from error
     except OSError as error:
-        if reader_has_gone():
+        if isinstance(error, BrokenPipeError) and reader_has_gone():
             raise typer.Exit(0) from error
         found = file_error("file", "one that can be read or written", error.filename or "standard output", error)
         raise typer.Exit(report_error(found, as_json=as_json)) from error

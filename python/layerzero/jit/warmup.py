@@ -182,7 +182,7 @@ def _refuse_unused(what: str, **given: Any) -> None:
     for name, value in given.items():
         if value is not None:
             raise InvalidRequestError(
-                f"warmup: {name}", f"none where {what} is warmed up", repr(value)[:100], "leave it out"
+                f"warmup: {name}", f"no `{name}` where {what} is warmed up", repr(value)[:100], "leave it out"
             )
 
 

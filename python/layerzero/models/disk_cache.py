@@ -16,7 +16,8 @@ _not_kept: set[pathlib.Path] = set()  # folders for which a warning was emitted
 
 def cache_dir() -> pathlib.Path:
     """Returns the cache folder: `cache_dir` of lz.configure, else $LAYERZERO_CACHE_DIR, else the policy's `cache_dir`, by
-    default layerzero in $XDG_CACHE_HOME or ~/.cache."""
+    default layerzero in $XDG_CACHE_HOME or ~/.cache. A value of lz.configure that is the variable's at import counts as the
+    variable's: code that puts the first value back leaves the variable in charge."""
     given = os.environ.get("LAYERZERO_CACHE_DIR")
     entry = json.loads(_layerzero.policy_text())["keys"]["cache_dir"]
     by_code = entry["origin"] == "lz.configure" and entry["value"] != os.path.expanduser(_AT_IMPORT)

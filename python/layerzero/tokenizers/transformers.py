@@ -16,6 +16,7 @@ _ANSWERED = {
     "padding_side", "return_tensors", "return_token_type_ids", "return_attention_mask", "return_offsets_mapping",
     "verbose",
 }  # fmt: skip
+_MOST_COMPARED = 20_000  # characters of the parts that a call compares, once they may have been changed
 # What BatchEncoding's constructor sets, if it is that of the releases that were read: then it need not run.
 _IS_PLAIN = vars(BatchEncoding({"input_ids": [0]}, n_sequences=1)) == {
     "data": {"input_ids": [0]},
@@ -70,9 +71,29 @@ class _Named:
     _layerzero_base: type
     _layerzero_cache: TokenCache | None
     _layerzero_size: int
+    _layerzero_has_types: bool  # some token of a text alone has another type than 0
+    _layerzero_parts: tuple[str, ...] | None  # None: nobody could change a part; (): they are too large to compare
+
+    @property
+    def backend_tokenizer(self) -> Any:
+        self._watch_parts()
+        return super().backend_tokenizer  # type: ignore[misc]
+
+    def update_post_processor(self) -> None:
+        self._watch_parts()
+        super().update_post_processor()  # type: ignore[misc]
+
+    def _watch_parts(self) -> None:
+        if self._layerzero_parts is None:
+            parts = _parts(self._tokenizer)  # type: ignore[attr-defined]
+            self._layerzero_parts = parts if sum(map(len, parts)) <= _MOST_COMPARED else ()
 
     def __reduce__(self) -> Any:
         return _wrapped_again, (_native(self), self._layerzero_cache)
+
+
+def _parts(backend: Any) -> tuple[str, ...]:
+    return repr(backend.normalizer), repr(backend.pre_tokenizer), repr(backend.post_processor)
 
 
 def _wrapped_again(native: Any, cache: TokenCache | None) -> Any:
@@ -96,6 +117,9 @@ class _Wrapped(_Named):
         offsets = bool(options.get("return_offsets_mapping"))
         if offsets and _value(options.get("padding_strategy"), "do_not_pad") != "do_not_pad":
             return None
+        wants_types = self._wants("return_token_type_ids", "token_type_ids", options)
+        if wants_types and self._layerzero_has_types:
+            return None
         ids, spans = self._ids(list(batch), offsets, options.get("add_special_tokens", True))
         longest = max(ids, key=len)
         limit = options.get("max_length")
@@ -104,7 +128,7 @@ class _Wrapped(_Named):
             return None  # which ids are cut depends on the template
         self._eventual_warn_about_too_long_sequence(longest, limit, options.get("verbose", True))  # type: ignore[attr-defined]
         data: dict[str, Any] = {"input_ids": ids}
-        if self._wants("return_token_type_ids", "token_type_ids", options):
+        if wants_types:
             data["token_type_ids"] = [[0] * len(row) for row in ids]
         if offsets:
             data["offset_mapping"] = spans
@@ -136,9 +160,12 @@ class _Wrapped(_Named):
         return _answer(data, encodings)
 
     def _is_unchanged(self) -> bool:
-        """Whether the tokenizer is still the one that was registered: tokens may be added to it at any time."""
-        split: bool = getattr(self, "split_special_tokens", False)
-        return not split and self._tokenizer.get_vocab_size() == self._layerzero_size  # type: ignore[attr-defined]
+        """Whether the tokenizer is still the one that was registered: tokens may be added to it at any time, and its parts
+        be replaced by whoever has its backend."""
+        backend, parts = self._tokenizer, self._layerzero_parts  # type: ignore[attr-defined]
+        if getattr(self, "split_special_tokens", False) or backend.get_vocab_size() != self._layerzero_size:
+            return False
+        return parts is None or (bool(parts) and parts == _parts(backend))
 
 
 class _Direct(_Wrapped):
@@ -146,10 +173,11 @@ class _Direct(_Wrapped):
     whose defaults they have."""
 
     def __call__(self, text: Any = None, *arguments: Any, **options: Any) -> Any:
-        if arguments or not self._is_simple(text, options):
+        names = self.model_input_names  # type: ignore[attr-defined]
+        typed = self._layerzero_has_types and "token_type_ids" in names
+        if arguments or typed or not self._is_simple(text, options):
             return super().__call__(text, *arguments, **options)  # type: ignore[misc]
         ids = self._one(text, options)
-        names = self.model_input_names  # type: ignore[attr-defined]
         data = {"input_ids": ids}
         if "token_type_ids" in names:
             data["token_type_ids"] = [0] * len(ids)
@@ -200,4 +228,7 @@ def wrapped(tokenizer: Any, tokenizer_id: str, cache: TokenCache | None) -> Any:
     members = {"__module__": base.__module__, "_layerzero_base": base}
     made.__class__ = type(base.__name__, (_methods(base), base), members)
     made.tokenizer_id, made._layerzero_cache, made._layerzero_size = tokenizer_id, cache, len(made)
+    made._layerzero_parts = None
+    types = [made._tokenizer.encode("a", add_special_tokens=specials).type_ids for specials in (True, False)]
+    made._layerzero_has_types = any(map(any, types))
     return made

@@ -50,7 +50,8 @@ class Served(NamedTuple):
 def _layer(module: Any, rows: torch.Tensor, factor: Any = None, shift: Any = None, out: Any = None) -> torch.Tensor:
     """The norm of rows, and what modulates it: norm * (1 + factor) + shift."""
     held = module._parameters  # nn.Module finds an attribute there last
-    weight, bias, offset = held.get("weight"), held.get("bias"), 0.0
+    weight = held["weight"] if "weight" in held else getattr(module, "weight", None)  # pruned: an attribute
+    bias, offset = held["bias"] if "bias" in held else getattr(module, "bias", None), 0.0
     facts = module.__dict__
     shape, eps = list(facts.get("normalized_shape") or facts.get("dim", ())), module.eps
     if factor is not None:

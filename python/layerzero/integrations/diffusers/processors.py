@@ -120,7 +120,9 @@ def rotation_of(own: Any) -> Any:
 
     @functools.wraps(own)
     def rotate(*args: Any, **kwargs: Any) -> Any:
-        # Bound by hand: inspect's bind takes longer than the kernel. What does not fit is an error of _rotated's call.
+        # Bound by hand: inspect's bind takes longer than the kernel. A call that does not fit is an error of its own code.
+        if len(args) > len(names) or not kwargs.keys().isdisjoint(names[: len(args)]):
+            return own(*args, **kwargs)
         result = _rotated(**{**defaults, **dict(zip(names, args, strict=False)), **kwargs})
         return own(*args, **kwargs) if result is None else result
 
