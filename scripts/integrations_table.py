@@ -93,10 +93,10 @@ def vllm(found: dict[str, Any]) -> Iterator[Row]:
         whole = [
             pair["equal_answers"] for pair in found["compared"] if pair["engine"] == name and pair["against"] in others
         ]
-        result = [f"log-probabilities of first tokens differ by at most {differs:.2g}"] if differs is not None else []
-        result += [f"{min(whole):.0%} of the whole answers equal (worst batch)"] if whole else []
+        result = [] if differs is None else [f"first tokens: {_difference(differs)}"]
+        result += [f"later tokens: {_equality(min(whole))}"] if whole else []
         speed = f"throughput over {against}: {over(own, others)}" if others else ""
-        if theirs != others:
+        if theirs != others and over(own, theirs) != over(own, others):
             speed += f"; over the fastest of {', '.join(theirs)}: {over(own, theirs)}"
         yield Row(
             f"{versions['vllm']}, torch {versions['torch']}",
@@ -105,6 +105,14 @@ def vllm(found: dict[str, Any]) -> Iterator[Row]:
             "; ".join(result) or "not compared",
             speed,
         )
+
+
+def _difference(largest: float) -> str:
+    return f"log-probabilities differ by at most {largest:.2g}" if largest else "same log-probabilities"
+
+
+def _equality(least: float) -> str:
+    return "the same" if least == 1 else f"the same in {least:.0%} of the answers of the worst batch"
 
 
 def diffusers(found: dict[str, Any]) -> Iterator[Row]:

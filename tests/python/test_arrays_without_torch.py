@@ -47,6 +47,8 @@ scores = np.einsum("bihd,bjhd->bhij", q, q) / np.sqrt(8)
 top = np.exp(scores - scores.max(-1, keepdims=True))
 np.testing.assert_allclose(output, np.einsum("bhij,bjhd->bihd", top / top.sum(-1, keepdims=True), q), rtol=1e-4, atol=1e-5)
 np.testing.assert_allclose(lse, np.log(np.exp(scores).sum(-1)), rtol=1e-4)
+again = lz.attention(q, q, q, causal=np.bool_(False), layout="BSHD")  # booleans of NumPy are options
+np.testing.assert_array_equal(again, output)
 other = lz.attention(*[q.swapaxes(1, 2)] * 3, causal=False, layout="BHSD")
 np.testing.assert_allclose(other.swapaxes(1, 2), output, rtol=1e-5, atol=1e-6)
 few = rng.normal(size=(1, 2, 300, 8)).astype("f4")  # a layout that is not named is found as for tensors

@@ -1,5 +1,7 @@
 """Standard output of the command line: a reader that goes away, a full disk, a locale without lines, programs that print."""
 
+import errno
+import importlib
 import json
 import os
 import subprocess
@@ -22,6 +24,19 @@ def test_a_reader_that_has_gone_is_no_error():
     process = start("list", stdout=subprocess.PIPE)
     process.stdout.close()
     assert (process.stderr.read(), process.wait(120)) == ("", 0)
+
+
+def test_another_error_is_one_though_the_reader_has_gone(monkeypatch, capsys):
+    typer = pytest.importorskip("typer")
+    output = importlib.import_module("layerzero.cli._output")
+    monkeypatch.setattr(output, "reader_has_gone", lambda: True)
+    for error, code in (
+        (PermissionError(errno.EACCES, "denied", "file"), 1),
+        (BrokenPipeError(errno.EPIPE, "pipe"), 0),
+    ):
+        with pytest.raises(typer.Exit) as caught, output.answers(False):
+            raise error
+        assert caught.value.exit_code == code
 
 
 def test_a_full_disk_is_an_error_without_a_traceback():

@@ -318,7 +318,7 @@ def test_what_torchs_own_function_would_answer_is_called_without_the_operation(n
     lz.unkernelize(model)
 
 
-@pytest.mark.parametrize("watch", ["observe", "require", "report", "record", "shadow", "sample"])
+@pytest.mark.parametrize("watch", ["observe", "require", "report", "record", "shadow"])
 def test_calls_that_are_watched_go_through_the_operation(watch, launch_bound, diffusers):
     choices = importlib.import_module("layerzero.integrations.diffusers.choices")
     watching = importlib.import_module("layerzero.host.watching")
@@ -333,7 +333,6 @@ def test_calls_that_are_watched_go_through_the_operation(watch, launch_bound, di
         "report": lz.report,
         "record": lz.record,
         "shadow": lz.shadow,
-        "sample": lambda: lz.policy(perfdb={"sample_rate": 0.5}),
     }
     before = set(watching.watchers)
     assert is_torchs()
@@ -377,6 +376,25 @@ def test_choices_are_the_engines_and_few_are_remembered(monkeypatch, diffusers):
         served = choices.is_torchs("rms_norm", chosen, (4,), lambda: call)
     assert len(counted) == choices._MOST_ASKED and not served
     lz.configure(log_selections=False)
+
+
+def test_a_call_that_does_not_fit_is_the_rotations_own_error(diffusers):
+    processors = importlib.import_module("layerzero.integrations.diffusers.processors")
+    own = importlib.import_module("diffusers.models.embeddings").apply_rotary_emb
+    rotate = processors.rotation_of(own)
+    rows, tables = torch.randn(1, 2, 3, 8), (torch.randn(3, 8), torch.randn(3, 8))
+    for args, kwargs in (((rows, tables), {"x": rows}), ((rows, tables, True, -1, 2, 7), {})):
+        with torch.no_grad(), pytest.raises(TypeError, match="apply_rotary_emb"):
+            rotate(*args, **kwargs)
+
+
+def test_a_norm_that_was_pruned_keeps_its_weight(diffusers):
+    parts = importlib.import_module("layerzero.integrations.diffusers.parts")
+    norm, rows = torch.nn.LayerNorm(8), torch.randn(2, 8)
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.utils.prune.l1_unstructured(norm, "weight", 4)
+    with torch.no_grad():
+        assert error(parts._layer(norm, rows), norm(rows)) < 1e-5
 
 
 def test_code_that_computes_something_else_is_not_replaced(monkeypatch, diffusers):

@@ -1,6 +1,7 @@
 """What a wrong type, a path that cannot be written and a misspelled name say: LayerZero's errors, with the argument's name."""
 
 import copy
+import errno
 import os
 import sys
 
@@ -91,6 +92,11 @@ def test_a_layout_that_the_operation_lacks_is_refused(layouts):
         lz.register_kernel("attention.standard.prefill", "a.b", supported_dtypes=["float32"], requires_layouts=layouts)
 
 
+def test_a_layout_of_an_operation_without_layouts_is_refused():
+    with pytest.raises(lz.InvalidRequestError, match="layouts of rms_norm: any"):
+        lz.register_kernel("norm.rms", "a.b", supported_dtypes=["float32"], requires_layouts=["BSHD"])
+
+
 def test_a_lock_takes_what_which_takes():
     lz.lock(lz.rms_norm, "hwy.norm.rms")
     try:
@@ -125,6 +131,18 @@ def test_a_path_that_cannot_be_written_is_refused_before_the_work(tmp_path):
     with pytest.raises(lz.FileError), replaced(tmp_path / "none" / "file") as file:
         file.write(b"")
     assert sorted(os.listdir(tmp_path)) == []
+
+
+def test_errors_of_other_files_in_the_block_are_their_own(tmp_path):
+    for error in (ConnectionResetError(104, "reset"), OSError(errno.ENOSPC, "full", str(tmp_path / "other"))):
+        with pytest.raises(OSError) as caught, replaced(tmp_path / "file"):
+            raise error
+        assert caught.value is error
+    with pytest.raises(lz.FileError), replaced(tmp_path / "file"):
+        raise OSError(errno.ENOSPC, "full")
+    with pytest.raises(lz.FileError), replaced(tmp_path / "none" / "file"):
+        pass
+    assert os.listdir(tmp_path) == []
 
 
 # ---- the check itself

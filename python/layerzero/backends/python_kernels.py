@@ -98,11 +98,10 @@ def register_kernel(
 
 def _check_layouts(name: str, given: Collection[str]) -> None:
     """Refuses a layout that the operation does not have: the function would get tensors in another one."""
-    known = contracts()[name]["layouts"]
+    known = contracts()[name]["layouts"] or ("any",)
     wrong = [layout for layout in given if layout not in known]
     if wrong and given is not _DEFAULT_LAYOUTS:
-        wanted = f"layouts of {name}: {', '.join(known)}" if known else f"none for {name}, which has no layouts"
-        raise InvalidRequestError("requires_layouts", wanted, repr(wrong[0]))
+        raise InvalidRequestError("requires_layouts", f"layouts of {name}: {', '.join(known)}", repr(wrong[0]))
 
 
 def _digest(code: CodeType | None) -> str:

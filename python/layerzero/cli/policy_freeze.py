@@ -26,8 +26,8 @@ def command(
 
     Example: layerzero policy freeze -o frozen.yaml script.py. An operation that always ran one kernel is locked to it;
     for the others each class of calls that was seen has a rule. With the file as LAYERZERO_CONFIG the same kernels run
-    after an upgrade, or the call says why one cannot. Exit code 1 if no kernel ran,
-    else the program's. With --json the program's output goes to standard error.
+    after an upgrade, or the call says why one cannot. Exit code 1 if no kernel ran, else the program's. With --json the
+    program's output goes to standard error.
     """
     check_program(script)
     check_writable("--output", output)

@@ -10,6 +10,8 @@ from typing import BinaryIO
 
 from layerzero.errors import LayerZeroError, file_error
 
+_OF_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
+
 
 @contextlib.contextmanager
 def replaced(
@@ -17,15 +19,24 @@ def replaced(
 ) -> Iterator[BinaryIO]:
     """Yields a file that replaces `path` whole at the end of the block; an error leaves `path` unchanged. A link is
     replaced, not followed; a device or pipe is written. `folders`: make those that are missing. `durable`: it is on the disk at the end of the
-    block, whole even after a power cut. Raises FileError, an OSError, where the file cannot be written."""
+    block, whole even after a power cut. Raises FileError, an OSError, where the file cannot be written; errors of other files
+    that the block reads or writes are its own."""
     target = pathlib.Path(path)
     try:
         with _replaced(target, mode, folders, durable) as file:
             yield file
     except OSError as error:
-        if isinstance(error, LayerZeroError):
+        if isinstance(error, LayerZeroError) or not _is_about(target, error):
             raise
         raise file_error("file", "one that can be written", target, error) from error
+
+
+def _is_about(target: pathlib.Path, error: OSError) -> bool:
+    """Whether an error is of this file or its folders: writing to an open file is an error without a name."""
+    if not isinstance(error.filename, (str, os.PathLike)):
+        return error.errno in _OF_WRITING
+    named = pathlib.Path(error.filename)
+    return named == target or named in target.parents or named.name.startswith(f".{target.name}-")
 
 
 def check_writable(field: str, path: str | os.PathLike[str], *, folders: bool = False) -> None:

@@ -33,7 +33,8 @@ class observe:
     Native and Python kernels, fallbacks, `torch.ops.layerzero`, compiled graphs and programs are all reported, of every
     thread; kernels inside a captured CUDA graph are reported at the capture alone. With `wait`, each call waits for its
     CUDA stream before and after the kernel: `seconds` is the kernel's time, and an error of the device is raised by the
-    call whose kernel made it. An exception in the callback goes to `sys.unraisablehook` and changes no call. While nothing is observed, this costs a call one load from memory.
+    call whose kernel made it. An exception in the callback goes to `sys.unraisablehook` and changes no call. While nothing
+    is observed, this costs a call one load from memory.
     """
 
     def __init__(self, callback: Callable[[KernelRun], object], *, wait: bool = False) -> None:

@@ -217,10 +217,12 @@ def tune(
     result has been compared with the reference's, and replaces the default if it is faster beyond noise in the finals, again in
     reverse order, and in ordinary calls. Eager calls and CUDA graphs, warm and cold tensors are measured apart.
 
-    device: "cpu" or "cuda:N", by default that of the calls. samples: rounds of the finals (perfdb.tune_samples). budget_s: time limit, no call begins after it. memory_mb: MiB that the process may use; what does not fit is "untuned: out of memory". shard: (i, n) tunes
-    the i-th of n parts, i from 1. variants: finds the k kernels of each operation that lose least over the calls. imports:
-    modules that register kernels, for the other process. again: measures calls again that the database already has. ignore_environment: uses the times even if the machine was hot or
-    busy with other work, which otherwise makes them hints.
+    device: "cpu" or "cuda:N", by default that of the calls. samples: rounds of the finals (perfdb.tune_samples). budget_s:
+    time limit, no call begins after it. memory_mb: MiB that the process may use; what does not fit is "untuned: out of
+    memory". shard: (i, n) tunes the i-th of n parts, i from 1. variants: finds the k kernels of each operation that lose
+    least over the calls. imports: modules that register kernels, for the other process. again: measures calls again that
+    the database already has. ignore_environment: uses the times even if the machine was hot or busy with other work, which
+    otherwise makes them hints.
 
     Returns a Record: calls, winners, untuned, crashed, failed, records, seconds, budget, ok ...
     """

@@ -22,10 +22,11 @@ def process(tmp_path, monkeypatch):
     monkeypatch.setattr(library, "_known", {})
     monkeypatch.setattr(state, "_done", {"calls": 0, "ready": 0, "runs": 0})
     monkeypatch.setattr(flight, "free_memory", lambda: 64 << 30)
+    before = lz.policy_in_force()["keys"]["jit.manifest_path"]["value"]
     lz.configure(jit={"memory_mb": 0, "manifest_path": str(tmp_path / "manifest.json")})
     yield tmp_path
     assert work.idle(time.monotonic() + 60)
-    lz.configure(jit={"memory_mb": 2048, "manifest_path": "~/.cache/layerzero/shape_manifest.json"})
+    lz.configure(jit={"memory_mb": 2048, "manifest_path": before})
 
 
 def check(name, **options):

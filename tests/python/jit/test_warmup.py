@@ -19,12 +19,11 @@ ROOT = Path(__file__).resolve().parents[3]
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("LAYERZERO_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(library, "_known", {})
+    before = lz.policy_in_force()["keys"]["jit.manifest_path"]["value"]
     lz.configure(jit={"memory_mb": 0, "manifest_path": str(tmp_path / "manifest.json")}, memory_headroom_mb=0)
     yield tmp_path
     assert work.idle(time.monotonic() + 60)
-    lz.configure(
-        jit={"memory_mb": 2048, "manifest_path": "~/.cache/layerzero/shape_manifest.json"}, memory_headroom_mb=1024
-    )
+    lz.configure(jit={"memory_mb": 2048, "manifest_path": before}, memory_headroom_mb=1024)
 
 
 @pytest.fixture
@@ -114,6 +113,12 @@ def test_a_model_is_recorded_and_the_next_process_warms_up_from_it(slow_kernel):
     again = lz.warmup("manifest")
     assert again.complete and len(again.calls) == 2
     assert manifest.model_hash(Model(48)) not in document["models"]
+
+
+def test_a_manifest_without_a_path_is_in_the_cache_folder(monkeypatch, tmp_path):
+    unnamed = manifest.jit_settings()._replace(manifest_path="")
+    monkeypatch.setattr(manifest, "jit_settings", lambda: unnamed)
+    assert manifest.path() == tmp_path / "cache" / "shape_manifest.json"
 
 
 def test_an_old_manifest_warns(slow_kernel):

@@ -1,4 +1,4 @@
-"""Code in another process, with a folder of its own and nothing of this process's LAYERZERO_ variables."""
+"""Code in another process, with folders of its own, also for the cache, and nothing of this process's LAYERZERO_ variables."""
 
 import os
 import subprocess
@@ -13,7 +13,11 @@ PACKAGE = Path(layerzero.__file__).parent.parent  # not resolved: a staged packa
 def run(code, folder, **environment):
     """Runs `code` in `folder`, whose modules it can import. Returns the finished process with its output as text."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("LAYERZERO_")}
-    env |= {"PYTHONPATH": os.pathsep.join((str(folder), str(PACKAGE)))} | environment
+    env |= {
+        "PYTHONPATH": os.pathsep.join((str(folder), str(PACKAGE))),
+        "LAYERZERO_CACHE_DIR": str(Path(folder) / "cache"),
+    }
+    env |= environment
     return subprocess.run(
         [sys.executable, "-c", code], env=env, cwd=folder, capture_output=True, text=True, timeout=300
     )
