@@ -19,6 +19,13 @@ def want_of(x, w):
 # ---- NumPy
 
 
+def test_booleans_of_numpy_are_options():
+    q = RNG.normal(size=(1, 3, 2, 8)).astype(np.float32)
+    for causal in (True, False):
+        mine, theirs = (lz.attention(q, q, q, causal=kind(causal), layout="BSHD") for kind in (np.bool_, bool))
+        np.testing.assert_array_equal(mine, theirs)
+
+
 @pytest.mark.parametrize(
     "view",
     [

@@ -6,6 +6,7 @@ from typing import Any
 from layerzero import _layerzero
 from layerzero.contracts import contracts
 from layerzero.errors import NotInstalledError, WrongTypeError
+from layerzero.host.typed import is_bool
 from layerzero.torch.checks import TENSOR_WANTED
 
 
@@ -27,7 +28,7 @@ def call_on_arrays(torch: Any, name: str, arguments: dict[str, Any], options: di
     for param in contracts()[name]["params"]:
         if param.get("mutated") and param["name"] in tensors:
             _check_written(f"{name}: {param['name']}", arguments[param["name"]])
-    values = {key: value for key, value in arguments.items() if value is not None}
+    values = {key: value for key, value in with_own_booleans(arguments).items() if value is not None}
     with torch.no_grad():
         result = _layerzero.ops[name](**values | tensors, **options)
     if result is None:  # it writes in place
@@ -35,6 +36,11 @@ def call_on_arrays(torch: Any, name: str, arguments: dict[str, Any], options: di
     if isinstance(result, tuple):
         return tuple(_as_kind_of(given[0], t) for t in result)
     return _as_kind_of(given[0], result)
+
+
+def with_own_booleans(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments with Python's booleans in the place of NumPy's, which the engine does not read."""
+    return {name: bool(value) if is_bool(value) else value for name, value in arguments.items()}
 
 
 def refused_out(name: str, out: Any) -> WrongTypeError:

@@ -14,8 +14,7 @@ from layerzero.contracts.axes import Description
 from layerzero.errors import NotInstalledError, WrongTypeError, one_of, raise_engine_error
 from layerzero.host.optional import install_command
 from layerzero.host.policy import scope
-from layerzero.host.typed import is_bool
-from layerzero.torch.arrays import refused_out, unwritten
+from layerzero.torch.arrays import refused_out, unwritten, with_own_booleans
 from layerzero.torch.checks import TENSOR_WANTED
 
 _ABI_MAJOR, _AXES = 1, 8
@@ -137,7 +136,7 @@ def can_serve(arguments: dict[str, Any], names: list[str]) -> bool:
 
 def call(name: str, arguments: dict[str, Any], options: dict[str, Any], names: list[str]) -> Any:
     """Runs operation `name` on arrays of one library, and returns arrays of it: float32 and the like, of any strides."""
-    contract = contracts()[name]
+    contract, arguments = contracts()[name], with_own_booleans(arguments)
     given = {n: arguments[n] for n in names if arguments.get(n) is not None}
     kinds = {type(value) for value in given.values()}
     if len(kinds) > 1:
@@ -251,13 +250,13 @@ def _scalar(field: str, param: Any, value: Any) -> _Scalar:
             raise WrongTypeError(field, "one of the strings that its page lists", type(value).__name__)
         return _Scalar(_Value(i=param["choices"].index(one_of(field, value, param["choices"]))), 1)
     if kind == "bool":
-        if not is_bool(value):
+        if not isinstance(value, bool):
             raise WrongTypeError(field, "True or False", type(value).__name__)
-        return _Scalar(_Value(i=bool(value)), 1)
+        return _Scalar(_Value(i=value), 1)
     if isinstance(value, list | tuple) and len(value) == 1 and kind == "int":
         (value,) = value
     wanted, convert = ("a number", "__float__") if kind == "float" else ("an integer", "__index__")
-    if is_bool(value) or not hasattr(value, convert):
+    if isinstance(value, bool) or not hasattr(value, convert):
         raise WrongTypeError(field, wanted, type(value).__name__)
     try:
         number = float(value) if kind == "float" else operator.index(value)
