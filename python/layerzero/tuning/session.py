@@ -221,8 +221,7 @@ def tune(
     time limit, no call begins after it. memory_mb: MiB that the process may use; what does not fit is "untuned: out of
     memory". shard: (i, n) tunes the i-th of n parts, i from 1. variants: finds the k kernels of each operation that lose
     least over the calls. imports: modules that register kernels, for the other process. again: measures calls again that
-    the database already has. ignore_environment: uses the times even if the machine was hot or busy with other work, which
-    otherwise makes them hints.
+    the database already has. ignore_environment: times of a hot or busy machine decide too, not only as hints.
 
     Returns a Record: calls, winners, untuned, crashed, failed, records, seconds, budget, ok ...
     """
