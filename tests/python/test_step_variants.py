@@ -170,7 +170,8 @@ def test_tables_for_which_there_was_no_memory_are_made_later(monkeypatch):
 def test_tables_that_a_graph_reads_outlive_those_of_a_larger_cache(replayed, pair):
     """A graph holds addresses alone, and what reads the smaller tables is replayed over its own cache again."""
     _, ours, _ = pair
-    small, large = (transformers.StaticCache(config=ours.config, max_cache_len=size) for size in (300, 600))  # kernelize tried fewer
+    # Larger than the memory of kernelize's own trials.
+    small, large = (transformers.StaticCache(config=ours.config, max_cache_len=size) for size in (300, 600))
     steps(ours, small)
     own = ours.model.__dict__["_layerzero_decoder"].captured(None)
     (step,) = (step for step in own.steps.values() if step.replay and step.capacity == 300)
