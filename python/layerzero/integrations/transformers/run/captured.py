@@ -1,9 +1,9 @@
 """Steps of a decoder on a CUDA device as CUDA graphs: one launch in place of hundreds, for a token or a short prompt.
 
-A graph holds for one batch size, one number of new positions and one memory of keys and values; how many positions that
-memory holds is a number on the device, so a growing cache needs no other graph until its memory is full. Memory that is freed and allocated again at
-the same address serves the same graph, so the next call of `generate` finds it. Graphs belong to the weights and the
-policy with which they were captured, and go with them.
+A graph holds for one batch size, one number of new positions and one memory of keys and values; how many positions that memory
+holds is a number on the device, so a growing cache needs no other graph until its memory is full. Memory that is freed and
+allocated again at the same address serves the same graph, so the next call of `generate` finds it. Graphs belong to the weights
+and the policy with which they were captured, and go with them.
 """
 
 import contextlib
