@@ -149,6 +149,30 @@ def test_a_step_launches_no_small_kernels_of_torch():
     )  # the sum of its numbers, the embedding
 
 
+@pytest.mark.parametrize("sizes", [(600, 1200), (1200, 600)])
+def test_a_graph_after_another_cache_was_larger(sizes):
+    """A graph holds the addresses of its tables of positions alone."""
+    theirs, ours, report = pair()
+    ids = torch.arange(40, device="cuda").view(2, 20)
+    answers = {}
+    with torch.inference_mode():
+        for name, model in (("theirs", theirs), ("ours", ours)):
+            caches = [transformers.StaticCache(config=model.config, max_cache_len=size) for size in sizes]
+            for cache in (*caches, *caches):
+                cache.reset()
+                model(ids, use_cache=True, **cache_argument(model, cache))
+                for step in range(4):
+                    token = torch.full((2, 1), 7 + step, device="cuda")
+                    logits = model(token, use_cache=True, **cache_argument(model, cache)).logits
+                    answers.setdefault(name, []).append(logits)
+                # Whatever was freed is used by others.
+                others = [torch.full((size, 64), float("nan"), device="cuda") for size in sizes for _ in range(64)]
+                torch.cuda.synchronize()
+                del others
+    torch.testing.assert_close(answers["ours"], answers["theirs"], rtol=1e-3, atol=1e-3)
+    assert captured(report) >= 12
+
+
 def test_memory_of_joined_weights_goes_with_the_model(tmp_path):
     files = pytest.importorskip("safetensors.torch")
     _, ours, _ = pair(torch.bfloat16)

@@ -5,6 +5,7 @@
 import collections
 import ctypes
 import threading
+import weakref
 
 import pytest
 
@@ -14,7 +15,7 @@ transformers = pytest.importorskip("transformers")
 import layerzero as lz  # noqa: E402
 from captured_fakes import generated, llama, pair, replayed  # noqa: E402, F401
 from layerzero.integrations.transformers.arguments import cache_argument, cache_of  # noqa: E402
-from layerzero.integrations.transformers.run import captured, captured_step, variants  # noqa: E402
+from layerzero.integrations.transformers.run import captured, captured_step, decoder, variants  # noqa: E402
 from layerzero.integrations.transformers.run.products import Products  # noqa: E402
 from layerzero.integrations.transformers.run.rotation import Rotation  # noqa: E402
 
@@ -122,12 +123,63 @@ class Refusing(Counting):
         raise ValueError("one position at a time")
 
 
-@pytest.mark.parametrize("kind", [Counting, Growing, Refusing])
+class Frequencies(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("frequencies", torch.rand(8))
+
+    def forward(self, rows, position_ids):
+        angles = position_ids[..., None] * self.frequencies
+        return angles.cos(), angles.sin()
+
+
+class Parted(Counting):
+    """They are a part's, which may be written without a trace in the module itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = Frequencies()
+
+    def forward(self, rows, position_ids):
+        return self.part(rows, position_ids)
+
+
+@pytest.mark.parametrize("kind", [Counting, Growing, Refusing, Parted])
 def test_an_embedding_that_is_no_table_is_asked_in_each_step(kind):
     module = kind()
     rotation = Rotation(module)
     assert rotation.tables(100, torch.zeros(1, 1, 16)) is None and rotation.state() is None
     assert module.calls == 0  # it was tried in a copy
+
+
+def test_tables_for_which_there_was_no_memory_are_made_later(monkeypatch):
+    rotation, rows = Rotation(Frequencies()), torch.zeros(1, 1, 16)
+    small = rotation.tables(100, rows)
+    state = rotation.state()
+    with monkeypatch.context() as patched:
+
+        def full(self, rows, position_ids):
+            raise torch.OutOfMemoryError("no memory")
+
+        patched.setattr(Frequencies, "forward", full)
+        assert rotation.tables(200, rows) is None
+        assert rotation.tables(100, rows) is small and rotation.state() == state
+    assert len(rotation.tables(200, rows)[0]) == 200
+
+
+def test_tables_that_a_graph_reads_outlive_those_of_a_larger_cache(replayed, pair):
+    """A graph holds addresses alone, and what reads the smaller tables is replayed over its own cache again."""
+    _, ours, _ = pair
+    # Larger than the memory of kernelize's own trials.
+    small, large = (transformers.StaticCache(config=ours.config, max_cache_len=size) for size in (300, 600))
+    steps(ours, small)
+    own = ours.model.__dict__["_layerzero_decoder"].captured(None)
+    (step,) = (step for step in own.steps.values() if step.replay and step.capacity == 300)
+    read = weakref.ref(own.forward.rotation.made[3][0])
+    assert len(read()) == 300
+    steps(ours, large)
+    assert len(own.forward.rotation.made[3][0]) == 600
+    assert step.replay and read() is not None and step.tables[0] is read()
 
 
 def test_a_rope_that_grows_gives_the_models_tokens(counted):
@@ -177,6 +229,14 @@ def test_positions_that_generate_counts_are_those_of_the_step(counted, pair):
     counted.clear()
     assert torch.equal(generated(ours, "static"), generated(theirs, "static"))
     assert len(counted) >= 8 and not any("aten::cos" in found for found in counted)
+
+
+def test_positions_beside_padding_are_not_read(replayed, monkeypatch, pair):
+    """To read them is to wait for the device, and with a mask in the step they serve nothing."""
+    theirs, ours, _ = pair
+    monkeypatch.setattr(decoder, "_follow", lambda *_: pytest.fail("the positions were read"))
+    for cache in (None, "static"):
+        assert torch.equal(generated(ours, cache, padded=True), generated(theirs, cache, padded=True))
 
 
 def test_numbers_of_a_step():
@@ -256,6 +316,39 @@ def test_each_shape_of_products_has_the_kernel_that_makes_the_step_fastest(varie
     assert found["variant"] == {"96 x 64": "torch.linear", "64 x 96": "torch.linear"}, found
     assert kernels[-1][1] == found["variant"]
     assert found["us"]["embedding: torch.embedding"] == 7.99
+
+
+def test_a_kernel_that_one_part_refuses_is_tried_for_the_others():
+    times = {"selected": 9.0, "a: own": 8.0, "a: own, b: own": 7.0}
+
+    def capture(variant):
+        if "products" in variant or variant.get("a") == "selected":
+            raise ValueError("a product that the kernel does not take")
+        return variant
+
+    search = variants.Search(capture, lambda made: {name: times.get(name, 9.0) for name in made})
+    search.first([{}, {"products": "own"}])
+    search.then([{"a": "selected"}, {"a": "own"}, {"a": "selected"}, {"b": "own"}, {"b": "selected"}])
+    assert search.variant == {"a": "own", "b": "own"} and "a: own, b: selected" in search.us
+
+
+def test_choices_are_kept_while_another_policy_is_in_force(varied, replayed, monkeypatch):
+    theirs, ours, _, _ = varied
+    searches = []
+    times_of = captured._times_of
+    monkeypatch.setattr(captured, "_times_of", lambda made: searches.append(made) or times_of(made))
+
+    def turns():
+        before = len(searches), replayed.captures
+        for keys in ({}, {"strict_mode": True}):
+            with lz.policy(**keys):
+                assert torch.equal(generated(ours, None), generated(theirs, None))
+        return len(searches) - before[0], replayed.captures - before[1]
+
+    assert turns()[0] >= 2
+    turns()  # what the first calls of a process leave behind may be new once more
+    found = turns()
+    assert found[0] == 0 and found[1] >= 2, found
 
 
 def test_a_variant_that_cannot_be_captured_costs_no_other_one_its_memory(monkeypatch, replayed, varied):

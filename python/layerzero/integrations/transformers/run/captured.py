@@ -1,9 +1,16 @@
 """Steps of a decoder on a CUDA device as CUDA graphs: one launch in place of hundreds, for a token or a short prompt.
 
+<<<<<<< HEAD
 A graph holds for one batch size, one number of new positions and one memory of keys and values; how many positions that
 memory holds is a number on the device, so a growing cache needs no other graph until its memory is full. Memory that is
 freed and allocated again at the same address serves the same graph, so the next call of `generate` finds it. Graphs
 belong to the weights and the policy with which they were captured, and go with them.
+=======
+A graph holds for one batch size, one number of new positions and one memory of keys and values; how many positions that memory
+holds is a number on the device, so a growing cache needs no other graph until its memory is full. Memory that is freed and
+allocated again at the same address serves the same graph, so the next call of `generate` finds it. Graphs belong to the weights
+and the policy with which they were captured, and go with them.
+>>>>>>> mendsteps
 """
 
 import contextlib
@@ -26,6 +33,7 @@ from layerzero.integrations.transformers.run.variants import EARLY, Search, Vari
 from layerzero.torch import captures
 
 _MOST_GRAPHS = 32  # of one model; the one used least recently is dropped
+_MOST_POLICIES = 8  # for which the choices of one model are kept
 LONG = "it is long enough for the device to be busy while the host calls"
 _CUDA_LIBRARY = Path(_layerzero.__file__).parent / "liblayerzero_cuda.so"
 _MOST_FEW_ROWS = 16
@@ -42,6 +50,7 @@ class CapturedSteps:
         self.forward = forward
         self.steps: OrderedDict[Any, Step] = OrderedDict()
         self.measured: dict[str, dict[str, Any]] = {}  # see counts.KernelizeReport: "products"
+        self.kept: OrderedDict[Any, Any] = OrderedDict()  # plans_stamp that was in force -> what was measured then
         self.refused: dict[Any, str] = {}  # shapes and dtypes of inputs -> why such a step could not be captured
         self.stamp = self._stamp()
         self.pool: Any = None  # the memory of the graphs; None: the next one makes it
@@ -90,15 +99,20 @@ class CapturedSteps:
         return _layerzero.plans_stamp(), self.forward.state()
 
     def _drop_outdated(self) -> None:
-        """Drops graphs after the policy, the measured times or the tables of positions changed."""
+        """Drops graphs after the policy, the measured times or the tables of positions changed. Where a policy comes back, as in a
+        server with one for each kind of request, its graphs are captured again with the variants that were chosen before."""
         stamp = self._stamp()
         first_tables = self.stamp[1] is None and stamp[0] == self.stamp[0]  # no graph reads them yet
         if self.stamp != stamp and not first_tables:
             for step in self.steps.values():
-                step.replay = step.output = None
+                step.replay = step.output = step.tables = None
             self.refused.clear()
-            self.measured.clear()
             self.pool = None
+        if self.stamp[0] != stamp[0]:
+            self.kept[self.stamp[0]] = self.measured
+            self.measured = self.kept.pop(stamp[0], {})
+            if len(self.kept) > _MOST_POLICIES:
+                self.kept.popitem(last=False)
         self.stamp = stamp
 
     def _write(self, step: Step, inputs: Inputs, past: int, new: int) -> None:

@@ -72,11 +72,10 @@ class Step:
             self.first_page = numbers(batch + 1)
             self.first_query = numbers(batch + 1, length)
         self.length, self.capacity = length, capacity
-        self.written = [
-            -1,
-            -1,
-        ]  # for how many positions of the cache the device has `numbers`, and what it has as `new`
+        # For how many positions of the cache the device has `numbers`, and what it has as `new`.
+        self.written = [-1, -1]
         self.kernels: dict[str, str] = {}  # see variants.Variant
+        self.tables: Any = None  # cosines and sines that the graph reads; it does not keep their memory itself
         self.replay: Any = None
         self.output: Any = None  # (b, length, width), in the graphs' memory
 

@@ -237,9 +237,9 @@ def _run_captured(base, plan, inputs, positions, mask, cache, past):
     if rows is None:
         return None
     if mask is not None:
-        if positions is not None and length == 1 and _follow(positions, past):
-            positions = None  # the step has them already
         mask = _mask_of_step(mask, past, length, rows[0].shape[1])
+        if mask is None and positions is not None and length == 1 and _follow(positions, past):
+            positions = None  # the step has them already
     output, reason = steps.run(captured.Inputs(inputs, positions, mask), cache, rows, past)
     if steps.measured:
         note_products(base, steps.measured)

@@ -55,10 +55,10 @@ class DecoderStep:
 
     def _tables(self, step: Step, hidden: torch.Tensor) -> Any:
         """((cosines, sines), which of their rows belongs to each row of the step; None: they have one for each)."""
-        if step.inputs.positions is None and self.are_turned_late:
-            tables = self.rotation.tables(step.capacity, hidden)
-            if tables is not None:
-                return tables, step.places
+        from_tables = step.inputs.positions is None and self.are_turned_late
+        step.tables = self.rotation.tables(step.capacity, hidden) if from_tables else None
+        if step.tables is not None:
+            return step.tables, step.places
         made = self.base.rotary_emb(hidden, position_ids=step.positions())
         return [table.expand(len(hidden), -1, -1).contiguous() for table in made], None
 

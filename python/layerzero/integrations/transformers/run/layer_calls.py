@@ -63,12 +63,9 @@ def turns_where_stored(attention: Attention) -> bool:
 def run_layers(
     plan: Any, products: Any, hidden: Any, cos: Any, sin: Any, attend: Any, branches: Any = None
 ) -> torch.Tensor:
-    """Returns what the norm after the layers makes of them. products: a Products.
-
-    attend: (layer, query, key, value (b, length, heads, size), tables) -> (b, length, heads, size); tables: None, or where
-    there are branches the cosines and sines by which queries and keys are still to be turned. branches: side by side
-    streams of a capture.
-    """
+    """Returns what the norm after the layers makes of them. products: a Products. attend: (layer, query, key, value (b, length,
+    heads, size), tables) -> (b, length, heads, size); tables: None, or where there are branches the cosines and sines by which
+    queries and keys are still to be turned. branches: side by side streams of a capture."""
     rope = plan.layers[0].shape.attention.rope
     tables = tuple(table[..., : rope.width] for table in (cos, sin))
     stream = _Stream(hidden)

@@ -19,12 +19,21 @@ class Rotation:
 
     def tables(self, count: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Of positions 0 up to `count` at least, (positions, width), dense, of the dtype and on the device of `rows`
-        (b, length, width); None where each step has to ask the module. Waits for the device where they are not made yet."""
-        if self.refused or any(hooks_of(self.module)) or replaced_forward(self.module.__dict__) is not None:
+        (b, length, width); None where each step has to ask the module. Waits for the device where they are not made yet. A graph
+        reads them only as long as somebody holds them: larger ones, or those of another dtype, replace them here."""
+        module = self.module
+        if self.refused or any(hooks_of(module)) or replaced_forward(module.__dict__) is not None:
             return None
-        kind = _state_of(self.module), rows.dtype, rows.device
+        if module._modules:  # `_state_of` does not see what their tensors hold
+            return None
+        kind = _state_of(module), rows.dtype, rows.device
         if self.made is None or self.made[:3] != kind or len(self.made[3][0]) < count:
-            tables = _made(self.module, count, rows[:1, :1])
+            if rows.is_cuda and torch.cuda.is_current_stream_capturing():
+                return None
+            try:
+                tables = _made(module, count, rows[:1, :1])
+            except torch.OutOfMemoryError:  # there may be memory the next time
+                return None
             self.refused = tables is None
             self.made = None if tables is None else (*kind, tables)
         return None if self.made is None else self.made[3]
@@ -35,6 +44,7 @@ class Rotation:
 
 
 def _made(module: Any, count: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """None where the module is no table. Raises torch.OutOfMemoryError."""
     with torch.no_grad():
         try:
             own = copy.deepcopy(module)  # what a call leaves in the module is not for the next call of the model
@@ -51,7 +61,9 @@ def _made(module: Any, count: int, rows: torch.Tensor) -> tuple[torch.Tensor, to
                     return None
             if _state_of(own) != before:
                 return None
-        except Exception:  # of code that nobody knows, or for want of memory
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # of code that nobody knows
             return None
         cos, sin = (table[0].contiguous() for table in tables)
         return cos, sin

@@ -46,13 +46,12 @@ class Search:
         self.us: dict[str, float] = {}
         self.variant: Variant = {}  # the fastest so far
         self.made: Any = None
-        self.failed: set[str] = set()  # kernels that this step does not take
 
     def first(self, variants: list[Variant]) -> None:
         """Keeps the fastest of `variants`, of which the first one has to be captured."""
         made: dict[str, Any] = {}
         for variant in variants:
-            found = self._made(variant, variant, must=not made)
+            found = self._made(variant, must=not made)
             if found is not None:
                 made[name_of(variant)] = variant, found
         if len(made) > 1:
@@ -63,9 +62,9 @@ class Search:
         """Adds each choice of `variants` that is clearly faster than what is kept."""
         for further in variants:
             variant = self.variant | further
-            if variant == self.variant or not self._differs(further) or self.failed.intersection(further.values()):
+            if variant == self.variant or not self._differs(further):
                 continue
-            found = self._made(variant, further)
+            found = self._made(variant)
             if found is None:
                 continue
             name, best = name_of(variant), name_of(self.variant)
@@ -82,11 +81,10 @@ class Search:
             for part, kernel in further.items()
         )
 
-    def _made(self, variant: Variant, tried: Variant, must: bool = False) -> Any:
+    def _made(self, variant: Variant, must: bool = False) -> Any:
         try:
             return self.capture(variant)
         except Exception:
             if must:
                 raise
-            self.failed.update(kernel for part, kernel in tried.items() if part != EARLY)
             return None
