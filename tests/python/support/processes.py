@@ -15,7 +15,7 @@ def run(code, folder, **environment):
     env = {name: value for name, value in os.environ.items() if not name.startswith("LAYERZERO_")}
     env |= {
         "PYTHONPATH": os.pathsep.join((str(folder), str(PACKAGE))),
-        "LAYERZERO_CACHE_DIR": str(Path(folder) / "cache"),
+        "LAYERZERO_CACHE_DIR": f"{folder}-cache",
     }
     env |= environment
     return subprocess.run(
