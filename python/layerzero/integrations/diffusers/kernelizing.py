@@ -97,7 +97,8 @@ def _kernelize(model: nn.Module) -> KernelizeReport:
     if _MARK in model.__dict__:
         return model.__dict__[_MARK].report
     if any("_layerzero_part" in module.__dict__ for module in model.modules()):
-        raise ModelStateError("kernelize: this is a part of a kernelized model, or has one; unkernelize that first")
+        got, fix = "a part of a kernelized model, or a model with such a part", "unkernelize that first"
+        raise ModelStateError("kernelize: model", "a whole model", got, fix)
     mark = model.__dict__[_MARK] = _Mark()
     training = [(module, module.training) for module in model.modules()]
     model.eval()  # trials are made without dropout

@@ -182,7 +182,8 @@ def _refuse_while_running(model, what):
     for thread, innermost in sys._current_frames().items():
         frames = traceback.walk_stack(innermost) if thread != threading.get_ident() else ()
         if any(_runs(frame, modules) for frame, _ in frames):
-            raise ModelStateError(f"{what}: another thread is running this model; wait until its call has returned")
+            got, fix = "another thread is running this model", "wait until its call has returned"
+            raise ModelStateError(f"{what}: model", "one that nobody runs", got, fix)
 
 
 def _runs(frame, modules):
@@ -267,7 +268,8 @@ def _kernelize(model):
     _refuse_while_running(model, "kernelize")
     unkernelize(model)
     if any("_layerzero_part" in module.__dict__ for module in model.modules()):
-        raise ModelStateError("kernelize: this is a part of a kernelized model; unkernelize that model first")
+        got, fix = "a part of a kernelized model", "unkernelize that model first"
+        raise ModelStateError("kernelize: model", "a whole model", got, fix)
     probe.warn_of_untested_version()
     weights_of_others.prepare(model)
     attention_interface.register()  # before the key: it wraps a method that models have

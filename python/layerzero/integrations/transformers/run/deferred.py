@@ -97,9 +97,8 @@ class _Call:
         self.done, self.aside = False, "its layers were called again"
         if self.cache is not None:
             self.plan.wrong = self.aside
-            raise ModelStateError(
-                "layers were called twice in one forward over a cache: begin again with another cache"
-            )
+            wanted, got = "each layer called once in a forward over a cache", "layers that were called twice"
+            raise ModelStateError("forward", wanted, got, "begin again with another cache")
 
     def _why_not(self, hidden: Any, arguments: dict[str, Any]) -> str | None:
         if type(hidden) is not torch.Tensor or hidden.dim() != 3 or not self.plan.takes_programs(hidden):
