@@ -117,7 +117,7 @@ def routing(case: Case, device: str = "cuda", loops: int = 300) -> float:
     kernel = "bench.passthrough"
     try:
         dtypes = {str(t.dtype).removeprefix("torch.") for t in arguments.values() if isinstance(t, torch.Tensor)}
-        layouts = tuple(contracts()[case.operation]["layouts"]) or ("BSHD",)
+        layouts = tuple(contracts()[case.operation]["layouts"]) or ("any",)
         any_device = {"min_sm": None, "max_sm": None} if report.device.platform == "cuda" else {}
         facts = _facts(case.operation) | any_device
         how = {"supported_dtypes": dtypes, "platform": report.device.platform, "requires_layouts": layouts} | facts
