@@ -315,7 +315,7 @@ std::string HomeFolder() {
   return known && *found->pw_dir == '/' ? found->pw_dir : "";
 }
 
-std::string WithHome(std::string path) {
+std::string WithHome(const std::string& path) {
   const std::string home = path.starts_with("~/") ? HomeFolder() : "";
   return home.empty() ? path : home + path.substr(1);
 }

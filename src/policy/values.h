@@ -31,6 +31,6 @@ std::string Dump(const nlohmann::json& value);
 // HOME, else what the system knows of this user; empty: neither.
 std::string HomeFolder();
 // The path with a leading "~" replaced by the home folder, if that is known.
-std::string WithHome(std::string path);
+std::string WithHome(const std::string& path);
 
 }  // namespace lz
