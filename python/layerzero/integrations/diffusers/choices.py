@@ -16,9 +16,8 @@ from layerzero.host.watching import watchers
 from layerzero.inspection import explain_call
 
 _MOST = 1024  # classes that are remembered: a program whose shapes never repeat must not fill memory
-_MOST_ASKED = (
-    32  # times that a class is asked about: where plans change all the time the operation chooses, as it does anyway
-)
+# Times that a class is asked about: where plans change all the time the operation chooses, as it does anyway.
+_MOST_ASKED = 32
 _known: dict[Any, tuple[Any, bool, int]] = {}  # class: (stamp of the plans, the answer, how often it was asked)
 
 

@@ -70,7 +70,7 @@ def _made(module: Any, count: int, rows: torch.Tensor) -> tuple[torch.Tensor, to
 
 
 def _state_of(module: Any) -> Any:
-    """What tells whether a module is as it was: its tensors, how often they were written (of inference tensors nobody knows),
+    """A value that changes when a module does: its tensors, how often they were written (of inference tensors nobody knows),
     and its plain attributes."""
     tensors = [*module._buffers.values(), *module._parameters.values()]
     written = [(id(t), None if t is None or t.is_inference() else t._version) for t in tensors]
