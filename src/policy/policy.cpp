@@ -42,6 +42,8 @@ class Merger {
  public:
   Merger() {
     for (const PolicyKey& key : PolicyKeys()) entries_[key.name].value = DefaultValue(key);
+    json& cache_dir = entries_["cache_dir"].value;
+    cache_dir = WithHome(cache_dir);  // as a file's value is read
   }
 
   Status Add(const PolicySource& source, int layer) {

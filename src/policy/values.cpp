@@ -328,7 +328,7 @@ std::string WantedText(const PolicyKey& key) {
     case KeyType::kFloat: return "a number" + range;
     case KeyType::kPath: return "a path";
     case KeyType::kOptionalPath: return "a path, or \"\" for none";
-    case KeyType::kAddress: return "an address as 127.0.0.1:9464, a port, or \"\" for none";
+    case KeyType::kAddress: return "an address such as 127.0.0.1:9464, a port, or \"\" for none";
     case KeyType::kChoice: return ChoiceText(key);
     case KeyType::kNames: return "a list of names";
     case KeyType::kSources: return "a list of library names";

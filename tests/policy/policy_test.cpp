@@ -92,7 +92,7 @@ TEST(Policy, DefaultsAreThoseOfTheStruct) {
   EXPECT_EQ(p.cache_enabled, built_in.cache_enabled);
   EXPECT_EQ(p.cache_deduplication, built_in.cache_deduplication);
   EXPECT_EQ(p.cache_ttl_seconds, built_in.cache_ttl_seconds);
-  EXPECT_EQ(p.cache_dir, "~/.cache/layerzero");
+  EXPECT_EQ(p.cache_dir, HomeFolder() + "/.cache/layerzero");
   ASSERT_EQ(p.sm_to_generation.size(), 5u);
   EXPECT_EQ(p.sm_to_generation[0].first, 75);
   EXPECT_EQ(p.sm_to_generation[1].last, 88);
@@ -107,9 +107,18 @@ TEST(Policy, EveryDefaultIsAnAcceptedValue) {
   for (const PolicyKey& key : PolicyKeys()) {
     Result<Policy> policy = Parse(Layer(key, DefaultValue(key)));
     ASSERT_TRUE(policy.ok()) << policy.status().Text();
-    EXPECT_EQ(policy->settings.at(std::string(key.name)), Dump(DefaultValue(key)));
+    EXPECT_EQ(policy->settings, ParsePolicy({})->settings) << key.name;
     EXPECT_EQ(policy->hash, ParsePolicy({})->hash) << key.name;
   }
+}
+
+TEST(Policy, PathsHaveTheHomeWhereverTheyComeFrom) {
+  const std::string home = Dump(HomeFolder() + "/a");
+  for (const PolicyKey& key : PolicyKeys()) {
+    if (key.type != KeyType::kPath && key.type != KeyType::kOptionalPath) continue;
+    EXPECT_EQ(Parse(Layer(key, "~/a"))->settings.at(std::string(key.name)), home) << key.name;
+  }
+  EXPECT_EQ(ParsePolicy({})->settings.at("cache_dir"), Dump(HomeFolder() + "/.cache/layerzero"));
 }
 
 TEST(Policy, SettingsOfAPolicyReadBackGiveTheSameHash) {
