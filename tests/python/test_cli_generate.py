@@ -121,7 +121,7 @@ def interrupting(monkeypatch):
         if len(pieces) == 1:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(generate, "_write", write)
+    monkeypatch.setattr(generate, "write_now", write)
     return pieces
 
 
@@ -144,7 +144,7 @@ def test_a_second_interrupt_ends_the_program(arguments, monkeypatch, capfd):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(generate, "_write", write)
+    monkeypatch.setattr(generate, "write_now", write)
     monkeypatch.setattr("sys.stdin", io.StringIO("hello\nthere\n"))
     assert cli.run([*arguments, *LONG]) == 130
     assert not lengths(capfd.readouterr().err)

@@ -36,8 +36,8 @@ def test_every_command_has_them(command, capfd):
     shown = " ".join(capfd.readouterr().out.replace("│", " ").split())
     for option, meaning in (
         ("--json", "print JSON"),
-        ("-q", "nothing on standard error but errors"),
-        ("-v", "everything, nothing grouped or left out"),
+        ("-q", "write only errors to standard error"),
+        ("-v", "show everything, nothing grouped or left out"),
     ):
         assert option in shown and meaning in shown, (option, shown)
 

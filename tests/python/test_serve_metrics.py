@@ -180,7 +180,7 @@ def test_the_file_is_written_again(tmp_path):
         assert file.stat().st_mtime_ns != before
     finally:
         lz.configure(metrics={"file": "", "interval_s": 15})
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(lz.errors.FileError, match="there.prom"):
         lz.configure(metrics={"file": str(tmp_path / "none/there.prom")})
     lz.configure(metrics={"file": ""})
 

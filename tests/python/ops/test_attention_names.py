@@ -77,7 +77,7 @@ def test_alibi_is_the_mask_that_the_slopes_mean():
     torch.testing.assert_close(lz.attention(Q, K, K, attn_mask=lz.alibi(slopes, 3, 5, causal=True)), want)
 
 
-@pytest.mark.parametrize("heads", [0, 1, 6, 8, 12, 20, 32])
+@pytest.mark.parametrize("heads", [1, 6, 8, 12, 20, 32])
 def test_published_slopes(heads):
     def powers(n):
         return [2.0 ** (-8.0 * (i + 1) / n) for i in range(n)]
