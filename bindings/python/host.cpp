@@ -2,7 +2,6 @@
 // DLPack views, results are copied into the outputs that the caller has allocated. A call costs one tensor object for
 // each argument and one copy for each output more than a call of the same kernel from Python.
 #include "arguments.h"
-#include "base/trusted_file.h"
 #include "bindings/profiler_event.h"
 #include "call.h"
 #include "outputs.h"
@@ -30,7 +29,7 @@ Status OwnStatus(PyObject* error, const std::string& field) {
   const long code = number && PyLong_Check(number) ? PyLong_AsLong(number) : 0;
   PyErr_Clear();
   Py_XDECREF(number);
-  if (!IsOwn(error) || code <= 0 || code > long(kUntrusted)) return {};
+  if (!IsOwn(error) || code <= 0 || code > long(StatusCode::kUntrustedFile)) return {};
   ErrorParts parts{TextOf(error, "field"), TextOf(error, "wanted"), TextOf(error, "got"), TextOf(error, "fix")};
   if (parts.field.empty()) parts = {.field = field, .got = TextOf(PyObject_Str(error))};
   return Status(StatusCode(code), std::move(parts));

@@ -140,7 +140,8 @@ typedef enum lz_status_code {
   LZ_CACHE_FULL = 12,     /* a KV cache has too few free blocks for the request; nothing was changed */
   LZ_KERNEL_REFUSED = 13, /* the kernel did not serve the call and wrote nothing, and no other kernel ran */
   LZ_CONTEXT_LOST = 14,   /* the device serves this process no more: only a new process helps */
-  LZ_OUT_OF_MEMORY = 15   /* no kernel that fits the free memory has answered */
+  LZ_OUT_OF_MEMORY = 15,  /* no kernel that fits the free memory has answered */
+  LZ_UNTRUSTED_FILE = 16  /* another user can change a file, or it lacks a signature that the policy requires */
 } lz_status_code;
 
 typedef struct lz_error {

@@ -101,7 +101,7 @@ Status CheckSignature(const std::string& path, std::string_view bytes, std::stri
   const std::string name = path + std::string(kSignatureSuffix);
   const auto refuse = [&](const std::string& field, std::string wanted, std::string got, std::string fix = {}) {
     if (fix.empty()) fix = "run `layerzero sign '" + path + "' --key KEY` with a key of security.trusted_keys";
-    return Status(kUntrusted,
+    return Status(StatusCode::kUntrustedFile,
                   {.field = field, .wanted = std::move(wanted), .got = std::move(got), .fix = std::move(fix)});
   };
   auto file = ReadJson(text, {.what = name, .max_bytes = kMostSignatureBytes, .max_depth = 2, .max_values = 16});

@@ -24,8 +24,8 @@ LZ_OWN KeyPair NewKeyPair();
 // The text of the signature file for `bytes`. kConfig: `pem` is not such a private key; `what` names it.
 LZ_OWN Result<std::string> Sign(std::string_view bytes, std::string_view pem, const std::string& what);
 
-// kUntrusted, with what to do, unless `signature` is a signature of `bytes` by one of the `trusted` public keys. `path`
-// names the file in messages; `*signed_by` is the key that signed, if not nullptr.
+// kUntrustedFile, with what to do, unless `signature` is a signature of `bytes` by one of the `trusted` public keys.
+// `path` names the file in messages; `*signed_by` is the key that signed, if not nullptr.
 Status CheckSignature(const std::string& path, std::string_view bytes, std::string_view signature,
                       std::span<const std::string> trusted, std::string* signed_by = nullptr);
 

@@ -24,10 +24,10 @@ bool IsAlone() {
 
 Status Refuse(const std::string& path, bool folder, const std::string& why, std::string fix) {
   const std::string what = folder ? "folder" : "file";
-  return Status(kUntrusted, {.field = path,
-                             .wanted = "a " + what + " that no other user can write",
-                             .got = "one that is " + why,
-                             .fix = std::move(fix)});
+  return Status(StatusCode::kUntrustedFile, {.field = path,
+                                             .wanted = "a " + what + " that no other user can write",
+                                             .got = "one that is " + why,
+                                             .fix = std::move(fix)});
 }
 
 Status Check(const std::string& path, const struct stat& info) {

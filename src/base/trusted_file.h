@@ -1,7 +1,7 @@
 // Files that decide which code runs, or what it computes with: used only if no other user of the machine can change
 // them. A file is opened, the open file is checked, and what is read is what was checked.
 //   auto text = ReadTrustedFile(path, kMaxPolicyBytes);
-//   if (!text.ok()) return text.TakeStatus();      // kUntrusted: the status says what to run
+//   if (!text.ok()) return text.TakeStatus();      // kUntrustedFile: the status says what to run
 //   if (!*text) ...                                // it cannot be read: errno has the cause
 #pragma once
 
@@ -16,9 +16,6 @@
 
 namespace lz {
 
-// The status of a file that another user can change, or that lacks a signature by a trusted key.
-inline constexpr StatusCode kUntrusted{16};
-
 // Who may have written a file.
 struct FileUsers {
   unsigned self = 0;   // the process's effective user
@@ -31,7 +28,7 @@ struct FileUsers {
 // the sticky bit keeps files their owner's.
 std::string WhyUntrusted(const struct stat& info, const FileUsers& users);
 
-// kUntrusted, or no error; a path that does not exist is not refused.
+// kUntrustedFile, or no error; a path that does not exist is not refused.
 LZ_OWN Status CheckTrusted(const std::string& path);
 
 // An open file that was checked; closed with the object.

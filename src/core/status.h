@@ -31,6 +31,7 @@ enum class StatusCode : int32_t {
   kKernelRefused = LZ_KERNEL_REFUSED,
   kContextLost = LZ_CONTEXT_LOST,
   kOutOfMemory = LZ_OUT_OF_MEMORY,
+  kUntrustedFile = LZ_UNTRUSTED_FILE,
 };
 
 // What was wanted, what was got, what to do. Every part is a phrase; Text() makes the sentence.

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "base/arena.h"
-#include "base/trusted_file.h"
 #include "pipeline/dispatch_check.h"
 #include "pipeline/dispatch_observer.h"
 #include "pipeline/request_memory.h"
@@ -194,9 +193,9 @@ Outcome OutcomeOf(const KernelEntry& kernel, const Request& r, const Status& fai
     case StatusCode::kContextLost: return Outcome::kContextLost;
     case StatusCode::kOutOfMemory:
     case StatusCode::kNotInstalled:
+    case StatusCode::kUntrustedFile:  // its code may not run
     case StatusCode::kKernelFailed: break;
-    default:
-      if (failed.code() != kUntrusted) return Outcome::kDone;  // an error of the call; kUntrusted: its code may not run
+    default: return Outcome::kDone;  // an error of the call
   }
   if (!WrittenInputs(kernel, r).empty()) return Outcome::kFailedAfterWrite;
   return failed.code() == StatusCode::kOutOfMemory ? Outcome::kOutOfMemory : Outcome::kFailed;

@@ -28,7 +28,7 @@ Status CheckSignatureOf(const Policy& policy, const std::string& path, std::stri
   auto signature = ReadTrustedFile(name, kMostSignatureBytes);
   if (!signature.ok()) return signature.TakeStatus();
   if (!*signature) {
-    return Status(kUntrusted,
+    return Status(StatusCode::kUntrustedFile,
                   {.field = path,
                    .wanted = "a signature, in " + name,
                    .got = std::strerror(errno),
@@ -46,10 +46,10 @@ RefusedLibrary WhyNot(const Policy& policy, std::string_view source, const std::
   };
   const auto& allowed = policy.allow_sources;
   if (!allowed.empty() && std::ranges::none_of(allowed, [&](auto& glob) { return GlobMatch(glob, source); })) {
-    return refuse(Status(kUntrusted, {.field = "LAYERZERO_LIBRARIES",
-                                      .wanted = "a library of the policy's allow_sources",
-                                      .got = "'" + std::string(source) + "', which was not opened",
-                                      .fix = "add it to allow_sources"}),
+    return refuse(Status(StatusCode::kUntrustedFile, {.field = "LAYERZERO_LIBRARIES",
+                                                      .wanted = "a library of the policy's allow_sources",
+                                                      .got = "'" + std::string(source) + "', which was not opened",
+                                                      .fix = "add it to allow_sources"}),
                   ReasonCode::kPolicyDenied);
   }
   if (const size_t slash = path.rfind('/'); slash != path.npos) {  // a bare name is one of the system's libraries

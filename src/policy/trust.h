@@ -22,12 +22,12 @@ enum class FileKind : uint8_t {
 };
 LZ_OWN std::optional<FileKind> FileKindFromName(std::string_view name);  // "plugin", "descriptor", "records", "table"
 bool RequiresSignature(const Policy& policy, FileKind kind);
-// kUntrusted if the policy requires a signature of the kind and `path`.sig has none of these bytes by a trusted key.
-// Callers use the same bytes afterwards.
+// kUntrustedFile if the policy requires a signature of the kind and `path`.sig has none of these bytes by a trusted
+// key. Callers use the same bytes afterwards.
 LZ_OWN Status CheckSigned(const Policy& policy, FileKind kind, const std::string& path, std::string_view bytes);
-// The trusted key that has signed these bytes in `path`.sig, whatever the policy requires; else kUntrusted.
+// The trusted key that has signed these bytes in `path`.sig, whatever the policy requires; else kUntrustedFile.
 LZ_OWN Result<std::string> VerifySigned(const Policy& policy, const std::string& path, std::string_view bytes);
-// The bytes of a file that no other user can change, else kUntrusted; kNotInstalled: it cannot be read.
+// The bytes of a file that no other user can change, else kUntrustedFile; kNotInstalled: it cannot be read.
 LZ_OWN Result<std::string> ReadTrusted(const std::string& path, const char* what);
 
 // The C libraries that LAYERZERO_LIBRARIES names and that may be opened, which runs their code. One is refused if the

@@ -11,7 +11,7 @@ namespace lz::table {
 
 class File {
  public:
-  // kUntrusted: another user can change the file; kNotInstalled: it cannot be read; kConfig: as View::Open. Writers
+  // kUntrustedFile: another user can change the file; kNotInstalled: it cannot be read; kConfig: as View::Open. Writers
   // replace the file (`layerzero solve` does), because a file that shrinks while it is mapped ends the process.
   static Result<std::shared_ptr<const File>> Open(const std::string& path);
   ~File();

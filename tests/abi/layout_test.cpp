@@ -144,7 +144,8 @@ static_assert(LZ_KV_CONTIGUOUS == 0 && LZ_KV_PAGED == 1 && LZ_KV_VIRTUAL == 2 &&
 static_assert(LZ_OK == 0 && LZ_INVALID_REQUEST == 1 && LZ_WRONG_TYPE == 2 && LZ_NO_KERNEL == 3 &&
               LZ_UNKNOWN_NAME == 4 && LZ_CONFIG == 5 && LZ_NOT_INSTALLED == 6 && LZ_KERNEL_FAILED == 7 &&
               LZ_VERSION_MISMATCH == 8 && LZ_GRAPH_UNSAFE == 9 && LZ_HOST_KERNEL == 10 && LZ_INTERNAL == 11 &&
-              LZ_CACHE_FULL == 12 && LZ_KERNEL_REFUSED == 13);
+              LZ_CACHE_FULL == 12 && LZ_KERNEL_REFUSED == 13 && LZ_CONTEXT_LOST == 14 && LZ_OUT_OF_MEMORY == 15 &&
+              LZ_UNTRUSTED_FILE == 16);
 static_assert(LZ_LAUNCH_DONE == 0 && LZ_LAUNCH_INVALID_DATA == 1 && LZ_LAUNCH_INVALID_INDEX == 2 &&
               LZ_LAUNCH_REFUSED == 0x4C5A);
 static_assert(LZ_TENSOR == 0 && LZ_INT == 1 && LZ_FLOAT == 2 && LZ_BOOL == 3 && LZ_CHOICE == 4);

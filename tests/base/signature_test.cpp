@@ -22,7 +22,7 @@ struct Signed {
   std::vector<std::string> trusted = {pair.public_key};
   std::string Refusal(std::string_view of, std::string_view by) const {
     const Status status = CheckSignature("f", of, by, trusted);
-    EXPECT_TRUE(status.ok() || status.code() == kUntrusted);
+    EXPECT_TRUE(status.ok() || status.code() == StatusCode::kUntrustedFile);
     return status.ok() ? "" : status.Text();
   }
 };

@@ -91,7 +91,7 @@ TEST_F(TrustedFiles, ARefusalSaysWhatToRun) {
   const std::string path = Write("open", "x", 0666);
   const auto text = ReadTrustedFile(path, 10);
   ASSERT_FALSE(text.ok());
-  EXPECT_EQ(text.status().code(), kUntrusted);
+  EXPECT_EQ(text.status().code(), StatusCode::kUntrustedFile);
   EXPECT_THAT(text.status().Text(), HasSubstr("chmod go-w '" + path + "'"));
   EXPECT_EQ(chmod(path.c_str(), 0644), 0);
   EXPECT_TRUE(ReadTrustedFile(path, 10).ok());

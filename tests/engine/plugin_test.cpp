@@ -140,11 +140,11 @@ TEST(Plugin, LoadsTheBytesThatWereChecked) {
 TEST(Plugin, RefusesFilesThatOthersCanWrite) {
   const std::string rules = Edited("\"1.0\"", "\"1.0\"");
   ASSERT_EQ(chmod(rules.c_str(), 0666), 0);
-  ExpectRefused(kGood, rules, kUntrusted, "chmod go-w '" + rules + "'");
+  ExpectRefused(kGood, rules, StatusCode::kUntrustedFile, "chmod go-w '" + rules + "'");
   const std::string library = testing::TempDir() + "open-" + std::to_string(getpid()) + ".so";
   std::ofstream(library, std::ios::binary) << Read(kGood);
   ASSERT_EQ(chmod(library.c_str(), 0777), 0);
-  ExpectRefused(library, kRules, kUntrusted, "chmod go-w '" + library + "'");
+  ExpectRefused(library, kRules, StatusCode::kUntrustedFile, "chmod go-w '" + library + "'");
   unlink(library.c_str());
   unlink(rules.c_str());
 }
@@ -162,11 +162,11 @@ TEST(Plugin, NeedsSignaturesIfThePolicySaysSo) {
                   .Configure(R"({"security": {"require_signatures": "plugins", "trusted_keys": [")" + pair.public_key +
                              R"("]}})")
                   .ok());
-  ExpectRefused(library, rules, kUntrusted, "layerzero sign '" + rules + "'");
+  ExpectRefused(library, rules, StatusCode::kUntrustedFile, "layerzero sign '" + rules + "'");
   write_signature(rules, Read(rules));
-  ExpectRefused(library, rules, kUntrusted, "layerzero sign '" + library + "'");
+  ExpectRefused(library, rules, StatusCode::kUntrustedFile, "layerzero sign '" + library + "'");
   write_signature(library, Read(rules));
-  ExpectRefused(library, rules, kUntrusted, "the file that was signed");
+  ExpectRefused(library, rules, StatusCode::kUntrustedFile, "the file that was signed");
   write_signature(library, Read(library));
   const Status loaded = engine.LoadPlugin(library, rules);
   EXPECT_TRUE(loaded.ok()) << loaded.Text();

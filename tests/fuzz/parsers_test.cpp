@@ -282,7 +282,8 @@ TEST(Parsers, Signature) {
   const std::vector<std::string> trusted = {pair.public_key};
   Fuzz(
       {*Sign("bytes", pair.pem, "key")},
-      [&](const std::string& text) { return CheckSignature("file", "bytes", text, trusted); }, kUntrusted, 0);
+      [&](const std::string& text) { return CheckSignature("file", "bytes", text, trusted); },
+      StatusCode::kUntrustedFile, 0);
 }
 
 TEST(Parsers, PrivateKey) {

@@ -215,6 +215,20 @@ def test_a_kernel_that_may_not_run_is_replaced_or_its_error_keeps_its_type(error
         lz.unregister_kernel("norm.rms", "tests.refused")
 
 
+def test_each_error_has_the_number_of_its_status():
+    """include/layerzero/c_abi.h names each number that an exception's class has."""
+    header = (Path(__file__).resolve().parents[2] / "include/layerzero/c_abi.h").read_text()
+    status = {int(number): name for name, number in re.findall(r"^  LZ_(\w+) = (\d+)", header, re.MULTILINE)}
+    assert list(status) == list(range(len(status)))
+    names = {one.code: one.__name__ for one in vars(lz).values() if isinstance(one, type) and vars(one).get("code")}
+    words = {"CONTEXT_LOST": "ContextLostError", "CONFIG": "ConfigError", "CACHE_FULL": "KVCacheFullError"}
+    words |= {"UNTRUSTED_FILE": "UntrustedFileError", "OUT_OF_MEMORY": "OutOfMemoryError"}
+    assert (
+        set(names) <= set(status)
+        and {status[code]: name for code, name in names.items() if status[code] in words} == words
+    )
+
+
 # ---- prepared calls
 
 
