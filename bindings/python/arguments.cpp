@@ -50,6 +50,7 @@ bool WrongType(const OpBinding& binding, std::string_view param, const char* wan
 bool ReadChoice(const OpBinding& binding, const Param& p, PyObject* value, lz_scalar* out) {
   Py_ssize_t length = 0;
   const char* text = PyUnicode_Check(value) ? PyUnicode_AsUTF8AndSize(value, &length) : nullptr;
+  if (!text) PyErr_Clear();  // a text with surrogates
   if (!text) return WrongType(binding, p.name, "one of the strings that its page lists", value);
   const std::string_view wanted(text, size_t(length));
   if (const int64_t index = ChoiceIndex(p.choices, wanted); index >= 0) {
@@ -77,6 +78,7 @@ bool ReadLayout(OpBinding& binding, PyObject* value, Request* r) {
   std::string wanted;
   for (const std::string& name : binding.op->layout_names()) wanted += (wanted.empty() ? "" : " or ") + name;
   const char* got = PyUnicode_Check(value) ? PyUnicode_AsUTF8AndSize(value, nullptr) : "no string";
+  if (!got) PyErr_Clear();
   Raise(Status(
       StatusCode::kInvalidRequest,
       {.field = std::string(binding.op->name()) + ": layout", .wanted = wanted, .got = got ? got : "no string"}));
@@ -93,7 +95,8 @@ bool ReadKernel(OpBinding& binding, PyObject* value, Request* r) {
       return true;
     }
   }
-  const char* id = PyUnicode_Check(value) ? PyUnicode_AsUTF8AndSize(value, nullptr) : nullptr;
+  const char* id = PyUnicode_AsUTF8AndSize(value, nullptr);
+  if (!id) PyErr_Clear();
   if (!id) return WrongType(binding, "kernel", "a kernel id as a string", value);
   auto scope = Engine::Get().KernelScope(r->policy, *binding.op, id);
   if (!scope.ok()) {
@@ -175,8 +178,9 @@ Read ReadDescription(const Param& p, PyObject* description, int64_t* memory, lz_
   t->strides = memory + kMaxRank;
   if (!PyArg_ParseTuple(description, "sOO", &name, &sizes, &strides) || !ReadSizes(sizes, t->shape, &t->ndim) ||
       !ReadSizes(strides, t->strides, &num_strides) || num_strides != t->ndim) {
-    if (!PyErr_Occurred())
-      PyErr_Format(PyExc_ValueError, "%s: wanted at most %d axes, got more", p.name.data(), kMaxRank);
+    Raise(Status(
+        StatusCode::kInvalidRequest,
+        {.field = std::string(p.name), .wanted = "at most " + std::to_string(kMaxRank) + " axes", .got = "more"}));
     return Read::kError;
   }
   const DTypeInfo& dtype = Info(DTypeFromName(name));
@@ -197,9 +201,16 @@ Read ReadTensorsOrDescriptions(const OpBinding& binding, const Arguments& a, Req
       if (read != Read::kOk) return read;
       continue;
     }
-    if (!TorchAttached() || !ModesAllowFastPath() || !IsTensor(object)) return Read::kSlow;
+    const char* const wanted = "a dense torch.Tensor with values, outside torch's modes and transforms";
+    if (!TorchAttached() || !ModesAllowFastPath() || !IsTensor(object)) {
+      WrongType(binding, op.input(i).name, wanted, object);
+      return Read::kError;
+    }
     if (GradEnabled() && RequiresGrad(object)) r->flags |= LZ_FLAG_REQUIRES_GRAD;
-    if (!ReadTensor(object, &r->tensors[i])) return Read::kSlow;
+    if (!ReadTensor(object, &r->tensors[i])) {
+      WrongType(binding, op.input(i).name, wanted, object);
+      return Read::kError;
+    }
   }
   return Read::kOk;
 }
@@ -221,8 +232,10 @@ bool NeedsView(const OpBinding& binding, const Arguments& a, const Request& r) {
 }
 
 bool ReadScalar(const OpBinding& binding, const Param& p, PyObject* value, lz_scalar* out) {
+  const bool is_flag = value == Py_True || value == Py_False;  // Python's numbers too: a mistake in the place
   switch (p.kind) {
     case ParamKind::kFloat:
+      if (is_flag) return WrongType(binding, p.name, "a number", value);
       out->value.f = PyFloat_AsDouble(value);
       if (out->value.f == -1.0 && PyErr_Occurred()) {
         PyErr_Clear();
@@ -230,6 +243,7 @@ bool ReadScalar(const OpBinding& binding, const Param& p, PyObject* value, lz_sc
       }
       break;
     case ParamKind::kInt:
+      if (is_flag) return WrongType(binding, p.name, "an integer", value);
       out->value.i = PyLong_AsLongLong(OnlyItem(value));
       if (out->value.i == -1 && PyErr_Occurred()) {
         PyErr_Clear();
@@ -237,7 +251,7 @@ bool ReadScalar(const OpBinding& binding, const Param& p, PyObject* value, lz_sc
       }
       break;
     case ParamKind::kBool: {
-      if (value != Py_True && value != Py_False) return WrongType(binding, p.name, "True or False", value);
+      if (!is_flag) return WrongType(binding, p.name, "True or False", value);
       out->value.i = value == Py_True;
       break;
     }

@@ -35,9 +35,6 @@ bool ReadExplainRequest(PyObject* args, ExplainRequest* q) {
   if (!parsed) return false;
   q->request.emplace(*q->binding->op);
   const Read read = ReadTensorsOrDescriptions(*q->binding, q->arguments, &*q->request, &q->descriptions);
-  if (read == Read::kSlow) {
-    PyErr_SetString(PyExc_TypeError, "wanted plain tensors outside torch's modes and transforms");
-  }
   if (read == Read::kOk && NeedsDraw(*q->binding, q->arguments))
     DescribeDraw(*q->binding, &*q->request, &q->descriptions);
   return read == Read::kOk && ReadScalars(*q->binding, q->arguments, &*q->request);

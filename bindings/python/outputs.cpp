@@ -92,8 +92,14 @@ bool CountsOutputs(const Request& r, PyObject* out) {
   Py_ssize_t wanted = 0;
   for (size_t o = 0; o < r.op->num_outputs(); ++o) wanted += r.outputs[o].ndim >= 0;
   if (PyTuple_Check(out) ? PyTuple_Size(out) == wanted : wanted == 1) return true;
-  PyErr_Format(PyExc_TypeError, "out: wanted %zd tensor%s, got another number", wanted,
-               wanted == 1 ? "" : "s in a tuple");
+  const std::string tensors = wanted == 0   ? "none: the operation has no result"
+                              : wanted == 1 ? "1 tensor"
+                                            : std::to_string(wanted) + " tensors in a tuple";
+  Raise(Status(StatusCode::kWrongType,
+               {.field = std::string(r.op->name()) + ": out",
+                .wanted = tensors,
+                .got = PyTuple_Check(out) ? std::to_string(PyTuple_Size(out)) + " in a tuple" : TypeName(out),
+                .fix = wanted == 0 ? "leave it out" : "leave it out, or allocate it with torch.empty"}));
   return false;
 }
 

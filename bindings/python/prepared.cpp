@@ -55,30 +55,32 @@ PyObject* CallViewed(PyObject* self, PyObject* const* args, Py_ssize_t num_args)
   return result;
 }
 
+PyObject* RefusePrepared(const OpBinding& binding, std::string wanted, std::string got, std::string fix) {
+  return Raise(Status(StatusCode::kWrongType, {.field = std::string("a prepared ") + binding.method.ml_name,
+                                               .wanted = std::move(wanted),
+                                               .got = std::move(got),
+                                               .fix = std::move(fix)}));
+}
+
 PyObject* CallPrepared(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords,
                        bool on_axes = false) {
   Prepared* prepared = &Of(self);
   OpBinding& binding = *prepared->binding;
   const Operation& op = *binding.op;
   if (keywords && PyTuple_Size(keywords) > 0) {
-    PyErr_Format(PyExc_TypeError, "a prepared %s takes its tensors by position; everything else was fixed by prepare",
-                 binding.method.ml_name);
-    return nullptr;
+    return RefusePrepared(binding, "its tensors by position", "arguments by name",
+                          "everything else was fixed by prepare");
   }
   if (size_t(num_args) > op.num_inputs()) {
-    PyErr_Format(PyExc_TypeError, "a prepared %s takes its %zd tensors, got %zd arguments", binding.method.ml_name,
-                 Py_ssize_t(op.num_inputs()), num_args);
-    return nullptr;
+    return RefusePrepared(binding, "at most its " + std::to_string(op.num_inputs()) + " tensors",
+                          std::to_string(num_args) + " arguments", "everything else was fixed by prepare");
   }
   Arguments a;
   for (Py_ssize_t i = 0; i < num_args; ++i) a.params[op.input_params()[size_t(i)]] = args[i];
   Request r(op);
   if (ReadTensors(binding, a, &r) != Read::kOk) {
-    PyErr_Format(PyExc_TypeError,
-                 "a prepared %s takes plain tensors that need no gradient, outside torch's modes; "
-                 "call layerzero.%s instead",
-                 binding.method.ml_name, binding.method.ml_name);
-    return nullptr;
+    return RefusePrepared(binding, "plain tensors that need no gradient, outside torch's modes", "other arguments",
+                          std::string("call layerzero.") + binding.method.ml_name + " instead");
   }
   if (prepared->fixed && !on_axes && (prepared->folds || NeedsView(binding, a, r)))
     return CallViewed(self, args, num_args);

@@ -154,7 +154,8 @@ bool Session::is_damaged() const {
 Status Session::CheckFile(Use use, bool* missing) {
   namespace fs = std::filesystem;
   std::error_code error;
-  fs::path file(path_), folder = file.parent_path();
+  const fs::path file = fs::absolute(path_, error);
+  fs::path folder = file.parent_path();
   if (use == Use::kWrite && !fs::is_directory(folder, error)) {
     fs::create_directories(folder, error);
     if (error) return Bad(folder, "a folder that can be made", error.message(), kElsewhere);

@@ -55,8 +55,11 @@ Status Failed(const KernelEntry& kernel, const Request& r, int32_t code) {
       kernel, r,
       Status(no_memory ? StatusCode::kOutOfMemory : StatusCode::kKernelFailed,
              {.field = name,
-              .wanted = "0 from its launch",
-              .got = std::to_string(code),
+              .wanted = code == LZ_LAUNCH_INVALID_INDEX  ? "indices within their tensors"
+                        : code == LZ_LAUNCH_INVALID_DATA ? "lengths, offsets and indices that fit its tensors"
+                                                         : "a launch without an error",
+              .got = code == LZ_LAUNCH_INVALID_INDEX || code == LZ_LAUNCH_INVALID_DATA ? "others"
+                                                                                       : "code " + std::to_string(code),
               .fix = "check that index arguments are within their tensors; `layerzero explain` shows other kernels"}));
 }
 

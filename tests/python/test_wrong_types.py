@@ -3,6 +3,7 @@
 import copy
 import errno
 import os
+import pathlib
 import sys
 
 import pytest
@@ -35,6 +36,11 @@ WRONG = [
     (lambda: lz.load_config("a\0b"), lz.ConfigError, "load_config: path"),
     (lambda: lz.shadow("x"), lz.WrongTypeError, "shadow: rate"),
     (lambda: lz.which("rms_norm", X, W, device=0), lz.WrongTypeError, "which: device"),
+    (lambda: lz.which("rms_norm", "x", W), lz.WrongTypeError, "rms_norm: input"),
+    (lambda: lz.explain("rms_norm", X.to("meta"), W), lz.WrongTypeError, "rms_norm: input"),
+    (lambda: lz.explain("rms_norm", X.to_sparse(), W), lz.WrongTypeError, "rms_norm: input"),
+    (lambda: lz.prepare("rms_norm", X, W)("x", W), lz.WrongTypeError, "a prepared rms_norm"),
+    (lambda: lz.prepare("rms_norm", X, W)(X, W, W), lz.WrongTypeError, "a prepared rms_norm"),
     (lambda: lz.validate(3, X, W), lz.WrongTypeError, "validate: kernel_id"),
     (lambda: lz.coverage(3), lz.WrongTypeError, "coverage: arguments"),
     (lambda: lz.tune("rms_norm", X, W, samples="a"), lz.WrongTypeError, "tune: samples"),
@@ -76,6 +82,11 @@ WRONG = [
     (register(constraints=["a"]), lz.WrongTypeError, "constraints"),
     (register(priority=object()), lz.ConfigError, "kernel"),
     (lambda: lz.register_kernel("norm.rms", "a.b", supported_dtypes=["float32"])(int), lz.WrongTypeError, "kernel"),
+    (lambda: lz.rms_norm(X, W, eps=True), lz.WrongTypeError, "rms_norm: eps"),
+    (lambda: lz.sample_topk(X, True), lz.WrongTypeError, "sample_topk: k"),
+    (lambda: lz.activation(X, function="\ud800"), lz.WrongTypeError, "activation: function"),
+    (lambda: lz.rms_norm(X, W, out=()), lz.WrongTypeError, "rms_norm: out"),
+    (lambda: lz.fused_add_rms_norm(X, X, W, out=3), lz.WrongTypeError, "fused_add_rms_norm: out"),
 ]
 
 
@@ -143,6 +154,14 @@ def test_errors_of_other_files_in_the_block_are_their_own(tmp_path):
     with pytest.raises(lz.FileError), replaced(tmp_path / "none" / "file"):
         pass
     assert os.listdir(tmp_path) == []
+
+
+def test_a_database_is_found_by_a_relative_path(tmp_path, monkeypatch):
+    from layerzero import perf_records
+
+    monkeypatch.chdir(tmp_path)
+    assert perf_records.write_database([], pathlib.Path("times.sqlite"))["added"] == 0
+    assert perf_records.read_database(pathlib.Path("times.sqlite")) == []
 
 
 # ---- the check itself
