@@ -60,6 +60,7 @@ from layerzero.host import log as _log
 from layerzero.host import measuring as _measuring
 from layerzero.host import memory as _memory
 from layerzero.host import optional as _optional
+from layerzero.host import pickling as _pickling
 from layerzero.host import pipelines as _pipelines
 from layerzero.host.policy import policy_in_force, scope_of_context
 from layerzero.inspection import coverage, doctor, explain, list_kernels, prepare, run, validate, which
@@ -154,6 +155,7 @@ if _log.times_requested():
 
     _verbose.install()
 globals().update(_layerzero.ops)  # the C callables themselves
+_pickling.install(_layerzero.ops)
 try:
     _layerzero.startup()
 except LayerZeroError as _error:

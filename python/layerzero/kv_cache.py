@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from layerzero import _layerzero
+from layerzero.contracts import contracts
 from layerzero.errors import CudaGraphUnsafeError, InvalidRequestError, WrongTypeError
 from layerzero.host.optional import need
 from layerzero.host.policy import policy_in_force
 from layerzero.host.typed import typed_if_it_fails
+from layerzero.torch.devices import device_of
 
 _STRATEGIES = ("contiguous", "paged", "virtual", "unified")  # in the order of lz_kv_strategy
 _LAYOUTS = ("NHD", "HND")
@@ -110,8 +112,7 @@ class KVCacheManager:
         if layout not in _LAYOUTS:
             raise InvalidRequestError("KVCacheManager: layout", "NHD or HND", repr(layout))
         for name, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
-            if not all(hasattr(cache, part) for part in ("ndim", "shape", "device", "dtype")):
-                raise WrongTypeError(f"KVCacheManager: {name}", "a torch.Tensor", type(cache).__name__)
+            _check_storage(name, cache)
         views = []
         for name, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
             view = cache.transpose(1, 2) if layout == "HND" and cache.ndim == 4 else cache
@@ -163,14 +164,19 @@ class KVCacheManager:
         """Attaches new torch tensors of zeros, two for each layer, all with the same scales. Attention that reads whole blocks
         and masks what no token has written adds its weight of 0 times these rows, which must not be NaN."""
         torch = _torch()
-        for name, size in (("num_kv_heads", num_kv_heads), ("head_dim", head_dim), ("value_dim", value_dim)):
+        sizes = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "value_dim": value_dim, "num_layers": num_layers}
+        for name, size in sizes.items():
             if size is not None and size < 1:
                 raise InvalidRequestError(f"KVCacheManager: {name}", "at least 1", repr(size))
+        if dtype is not None:
+            _check_dtype("dtype", dtype)
+        if device is not None:
+            device = device_of("KVCacheManager: device", device)
         for _ in range(num_layers):
             caches: list[Any] = []
             for width in (head_dim, head_dim if value_dim is None else value_dim):
-                sizes = (self.block_size, num_kv_heads) if layout == "NHD" else (num_kv_heads, self.block_size)
-                caches.append(torch.zeros(self.num_blocks, *sizes, width, dtype=dtype, device=device))
+                inner = (self.block_size, num_kv_heads) if layout == "NHD" else (num_kv_heads, self.block_size)
+                caches.append(torch.zeros(self.num_blocks, *inner, width, dtype=dtype, device=device))
             self.attach(caches[0], caches[1], layout=layout, k_scale=k_scale, v_scale=v_scale)
 
     @property
@@ -421,6 +427,28 @@ class _FixedTables:
                 self._copied = torch.cuda.Event()
                 self._copied.record(torch.cuda.current_stream(self.device))
         self._held = parts
+
+
+def _check_dtype(name: str, dtype: Any) -> None:
+    if not isinstance(dtype, _torch().dtype):
+        raise WrongTypeError(f"KVCacheManager: {name}", "a torch.dtype", f"{type(dtype).__name__} {dtype!r}")
+    known = next(p["dtypes"] for p in contracts()["kv_append_paged"]["params"] if p["name"] == "key_cache")
+    if str(dtype).removeprefix("torch.") not in known:
+        raise InvalidRequestError(f"KVCacheManager: {name}", f"one of {', '.join(known)}", str(dtype), "choose another")
+
+
+def _check_storage(name: str, cache: Any) -> None:
+    """Refuses what no operation can store rows in."""
+    torch = _torch()
+    if not isinstance(cache, torch.Tensor):
+        raise WrongTypeError(f"KVCacheManager: {name}", "a torch.Tensor", type(cache).__name__)
+    if cache.is_nested or cache.layout is not torch.strided:
+        kind = "nested" if cache.is_nested else str(cache.layout)
+        raise WrongTypeError(f"KVCacheManager: {name}", "a dense torch.Tensor", f"a {kind} one", "allocate it dense")
+    if cache.device.type not in ("cpu", "cuda"):
+        wanted = "a tensor on the CPU or a GPU"
+        raise InvalidRequestError(f"KVCacheManager: {name}", wanted, f"one on {cache.device}", "move it")
+    _check_dtype(name, cache.dtype)
 
 
 def _check_scale(name: str, scale: Any, cache: Any) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from layerzero.errors import InvalidRequestError
 from layerzero.host.typed import typed
+from layerzero.torch.devices import device_of
 
 
 @typed
@@ -14,6 +15,8 @@ def alibi_slopes(num_heads: int, *, dtype: Any = None, device: Any = None) -> An
 
     if num_heads < 1:
         raise InvalidRequestError("alibi_slopes: num_heads", "at least one head", repr(num_heads))
+    if device is not None and not isinstance(device, torch.device):
+        device = torch.device(device) if str(device) == "meta" else device_of("alibi_slopes: device", device)
     power = 1 << (max(num_heads, 1).bit_length() - 1)
     slopes = [2.0 ** (-8.0 * k / power) for k in range(1, min(power, num_heads) + 1)]
     slopes += [2.0 ** (-4.0 * k / power) for k in range(1, 2 * (num_heads - len(slopes)), 2)]

@@ -13,12 +13,12 @@ from typing import Any
 from layerzero import _layerzero, backends
 from layerzero.contracts import flat_name
 from layerzero.errors import ConfigError, WrongTypeError
-from layerzero.host import exports, measuring, pipelines
+from layerzero.host import blocks, exports, measuring, pipelines
 from layerzero.host.policy import NAMING, note_change, scope
 from layerzero.host.typed import typed
 
 # The open blocks of this context, all in one variable, because a context keeps every variable that it has seen.
-_entered: contextvars.ContextVar[tuple[contextvars.Token[int], ...]] = contextvars.ContextVar(
+_entered: contextvars.ContextVar[tuple[tuple["policy", contextvars.Token[int]], ...]] = contextvars.ContextVar(
     "layerzero_policy_blocks", default=()
 )
 _guard = threading.Lock()
@@ -118,12 +118,18 @@ class policy(contextlib.ContextDecorator):
     def __enter__(self) -> "policy":
         inner = _layerzero.policy_scope(scope.get(), self._json)
         _read_scopes()
-        _entered.set((*_entered.get(), scope.set(inner)))
+        _entered.set((*_entered.get(), (self, scope.set(inner))))
         return self
 
     def __exit__(self, *_: object) -> None:
-        *rest, token = _entered.get()
-        _entered.set(tuple(rest))
+        entered = [*_entered.get()]
+        places = [place for place, (owner, _) in enumerate(entered) if owner is self]
+        if not places:
+            raise blocks.not_entered(type(self).__name__)
+        owner, token = entered.pop()
+        if owner is not self:  # blocks of generators may end in another order than they began; tokens may not
+            entered[places[-1]] = (owner, entered[places[-1]][1])
+        _entered.set(tuple(entered))
         scope.reset(token)
 
     def __call__(self, function: Any) -> Any:
@@ -184,5 +190,5 @@ class shadow(policy):
         return self
 
     def __exit__(self, *error: Any) -> None:
-        _layerzero.shadow(-1)
         super().__exit__(*error)
+        _layerzero.shadow(-1)

@@ -154,7 +154,11 @@ def test_a_lock_is_checked_by_exit_codes(answer, tmp_path):
 def test_health(answer):
     code, document = answer("health_show", "health", "show")
     assert code == (document["status"] != "ok") and len(document["quarantine"]) > 0
-    assert answer("health_reset", "health", "reset", "tests.none") == (0, {"kernel": "tests.none", "removed": 0})
+    assert answer("health_reset", "health", "reset", "hwy.*") == (0, {"kernel": "hwy.*", "removed": 0})
+    for wrong in ("hwy.norm.rmz", "nosuch.*"):
+        code, document = answer("error", "health", "reset", wrong)
+        assert code == 2 and document["error"]["type"] == "UnknownNameError" and document["error"]["field"] == "kernel"
+        assert ("hwy.norm.rms" in document["error"]["fix"]) == (wrong == "hwy.norm.rmz")
 
 
 def test_graphs(answer, monkeypatch):

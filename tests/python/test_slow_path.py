@@ -350,6 +350,31 @@ def test_kinds_without_readable_values_are_refused(make, text):
             lz.rms_norm(*arguments)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_nested_tensors_are_refused_by_every_operation_but_attention(layout):
+    parts = [torch.randn(3, 2, 8), torch.randn(2, 2, 8)]
+    nested = torch.nested.nested_tensor(parts, layout=layout)
+    deep = torch.nested.nested_tensor([part[None, None] for part in parts] if layout is torch.strided else parts)
+    cos = torch.ones(2, 3, 4)
+    calls = [
+        ("rope", "input", lambda: lz.rope(nested, cos, cos)),
+        ("rope", "input", lambda: lz.rope(deep, cos, cos)),
+        ("rope", "cos", lambda: lz.rope(torch.ones(2, 3, 2, 8), nested, cos)),
+        ("rms_norm", "input", lambda: lz.rms_norm(nested)),
+        ("layer_norm", "input", lambda: lz.layer_norm(nested, (2, 8))),
+        ("linear", "input", lambda: lz.linear(nested, torch.ones(4, 8))),
+        ("softmax", "input", lambda: lz.softmax(nested)),
+        ("silu_and_mul", "input", lambda: lz.silu_and_mul(nested)),
+    ]
+    if layout is torch.strided:
+        calls.append(("attention", "query", lambda: lz.attention(nested, nested, nested)))
+    for name, argument, call in calls:
+        with pytest.raises(lz.WrongTypeError) as caught:
+            call()
+        assert caught.value.field == f"{name}: {argument}" and "nested" in caught.value.got
+
+
 def test_mixed_devices_are_refused_with_the_parameter():
     with pytest.raises(lz.InvalidRequestError, match="rms_norm: weight"):
         lz.rms_norm(X, W.to("meta"))

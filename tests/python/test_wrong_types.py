@@ -47,6 +47,21 @@ WRONG = [
     (lambda: lz.tune("rms_norm", X, W, budget_s=-1), lz.InvalidRequestError, "tune: budget_s"),
     (lambda: lz.tune("rms_norm", X, W, imports="module"), lz.WrongTypeError, "tune: imports"),
     (lambda: lz.tune("rms_norm", X, W, shard=3), lz.WrongTypeError, "tune: shard"),
+    (lambda: lz.tune("rms_norm", X, W, device="nosuch"), lz.UnknownNameError, "tune: device"),
+    (lambda: lz.tune("rms_norm", X, W, device="cuda:99"), lz.UnknownNameError, "tune: device"),
+    (lambda: lz.warmup("rms_norm", [(4, 8)], device="nosuch"), lz.UnknownNameError, "warmup: device"),
+    (lambda: lz.warmup("rms_norm", [(4, 8)], device="cuda:99"), lz.UnknownNameError, "warmup: device"),
+    (lambda: lz.alibi_slopes(2, device="nosuch"), lz.UnknownNameError, "alibi_slopes: device"),
+    (lambda: lz.alibi_slopes(2, device=2.5), lz.WrongTypeError, "alibi_slopes: device"),
+    (lambda: lz.DispatchTable(3), lz.WrongTypeError, "DispatchTable: document"),
+    (lambda: lz.DispatchTable({}), lz.ConfigError, "table"),
+    (lambda: lz.DispatchTable({"hardware_signature": "", "plans": {}}), lz.ConfigError, "table"),
+    (lambda: lz.DispatchTable({"hardware_signature": "", "plans": [{"bucket": {}}]}), lz.ConfigError, "table"),
+    (
+        lambda: lz.DispatchTable({"hardware_signature": "", "plans": [{"bucket": {}, "ops": [{"op": "a"}]}]}),
+        lz.ConfigError,
+        "table",
+    ),
     (lambda: lz.warmup("rms_norm", 3), lz.WrongTypeError, "warmup: shapes"),
     (lambda: lz.warmup("rms_norm", [(4, 8)], "flaot16"), lz.InvalidRequestError, "rms_norm: dtype of input"),
     (lambda: lz.warmup("rms_norm", [{"rows": 4, "hidden": 8}], "float32"), lz.InvalidRequestError, "shapes"),
@@ -88,6 +103,40 @@ WRONG = [
     (lambda: lz.rms_norm(X, W, out=()), lz.WrongTypeError, "rms_norm: out"),
     (lambda: lz.fused_add_rms_norm(X, X, W, out=3), lz.WrongTypeError, "fused_add_rms_norm: out"),
 ]
+
+STORAGE = [
+    ({"device": "nosuch"}, lz.UnknownNameError, "device"),
+    ({"device": "cuda:99"}, lz.UnknownNameError, "device"),
+    ({"device": "meta"}, lz.UnknownNameError, "device"),
+    ({"device": 2.5}, lz.WrongTypeError, "device"),
+    ({"dtype": torch.complex64}, lz.InvalidRequestError, "dtype"),
+    ({"dtype": torch.bool}, lz.InvalidRequestError, "dtype"),
+    ({"dtype": "float32"}, lz.WrongTypeError, "dtype"),
+    ({"num_layers": 0}, lz.InvalidRequestError, "num_layers"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "field"), STORAGE, ids=[str(options) for options, *_ in STORAGE])
+def test_storage_that_no_operation_can_use_is_refused(options, kind, field):
+    manager = lz.KVCacheManager(num_blocks=4, block_size=4)
+    with pytest.raises(kind) as caught:
+        manager.allocate_storage(num_kv_heads=2, head_dim=8, **options)
+    assert caught.value.field == f"KVCacheManager: {field}" and caught.value.wanted and caught.value.got
+    assert manager.num_layers == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors:UserWarning")
+def test_attached_storage_that_no_operation_can_use_is_refused():
+    cache = torch.zeros(4, 4, 2, 8)
+    wrong = [cache.to(torch.complex64), cache.int(), cache.to("meta"), cache.to_sparse(), cache.numpy()]
+    wrong += [torch.nested.nested_tensor([cache[0], cache[1, :2]])]
+    manager = lz.KVCacheManager(num_blocks=4, block_size=4)
+    for one in wrong:
+        for name, pair in (("key_cache", (one, cache)), ("value_cache", (cache, one))):
+            with pytest.raises(lz.InvalidRequestError) as caught:
+                manager.attach(*pair)
+            assert caught.value.field == f"KVCacheManager: {name}"
+    assert manager.num_layers == 0 and manager.attach(cache, cache.clone()) == 0
 
 
 @pytest.mark.parametrize(("call", "kind", "field"), WRONG, ids=[f"{i}-{field}" for i, (*_, field) in enumerate(WRONG)])

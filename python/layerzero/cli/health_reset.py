@@ -1,11 +1,14 @@
 """layerzero health reset."""
 
+from fnmatch import fnmatchcase
 from typing import Annotated
 
 import typer
 
 import layerzero as lz
+from layerzero.cli._call import all_kernel_ids
 from layerzero.cli._output import Json, print_json
+from layerzero.errors import UnknownNameError
 
 
 def command(
@@ -14,10 +17,25 @@ def command(
 ) -> None:
     """Lets kernels that failed be selected again.
 
-    It removes what this machine has recorded about their failures.
+    It removes what this machine has recorded about their failures. Exit code 2 if there is no such kernel.
     """
     removed = lz.reset_health(kernel)
+    if kernel and not removed:
+        _check_known(kernel)
     if json:
         print_json({"kernel": kernel, "removed": removed})
     else:
         print(f"removed: {removed}")
+
+
+def _check_known(kernel: str) -> None:
+    """Refuses an id or a glob of no kernel: neither a registered one nor one of which something is recorded."""
+    report = lz.health()
+    recorded = {row["kernel"] for row in (*report["quarantine"], *report["graph_safe"])}
+    known = sorted({*all_kernel_ids(), *recorded, *(breaker["kernel_id"] for breaker in report["breakers"])})
+    if not any(fnmatchcase(one, kernel) or fnmatchcase(kernel, one) for one in known):  # rows have globs too
+        import difflib
+
+        near = difflib.get_close_matches(kernel, known, n=3, cutoff=0.5)
+        fix = f"the nearest: {', '.join(near)}" if near else "see `layerzero list`"
+        raise UnknownNameError("kernel", "the id of a kernel or a glob of ids", repr(kernel), fix)

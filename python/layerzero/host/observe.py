@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from layerzero import _layerzero
 from layerzero.errors import WrongTypeError
-from layerzero.host import watching
+from layerzero.host import blocks, watching
 
 
 class KernelRun(NamedTuple):
@@ -51,4 +51,6 @@ class observe:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._handles:
+            raise blocks.not_entered("observe")
         watching.stop(self._handles.pop())

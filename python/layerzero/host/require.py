@@ -9,6 +9,7 @@ from typing import Any
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError, RequirementError, WrongTypeError
+from layerzero.host import blocks
 from layerzero.host.observe import KernelRun, observe
 
 
@@ -38,17 +39,24 @@ class require:
             raise InvalidRequestError("require", "kernels or no_fallback=True", "neither")
         self._runs: Counter[tuple[str, str, bool]] = Counter()
         self._observer = observe(self._count)
+        self._open = False
         self.ran: list[dict[str, Any]] = []
         self.refused: list[dict[str, Any]] = []
 
     def __enter__(self) -> "require":
+        if self._open:
+            raise blocks.entered_twice("require")
         self._runs.clear()
         self._observer.__enter__()
+        self._open = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._open:
+            raise blocks.not_entered("require")
+        self._open = False
         self._observer.__exit__(kind, error, trace)
         references = {k["kernel_id"] for k in json.loads(_layerzero.kernels(None, False)) if k["reference"]}
         self.ran = [

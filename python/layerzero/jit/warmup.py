@@ -16,6 +16,7 @@ from layerzero.host import watching
 from layerzero.host.typed import typed
 from layerzero.jit import examples, library, manifest, state, work
 from layerzero.jit.examples import Call
+from layerzero.torch.devices import device_of
 
 _ALIKE = {"s_kv": "s_q", "h_kv": "h_q", "d_v": "d_qk"}  # axes that have the size of another unless they are given
 
@@ -128,6 +129,7 @@ def _warmed(call: Call, references: bool, until: float | None) -> Warmed:
     if until is not None and begin >= until:
         return Warmed(operation, inputs, "left", None, "the budget was spent", 0.0)
     try:
+        device_of("warmup: device", call["device"])
         arguments = examples.arguments(call)
         _run(call, arguments, references, until)
         chosen, lacking = _compiled(call, arguments, until)
@@ -198,8 +200,9 @@ def _calls(
         if shapes is None:
             raise InvalidRequestError("shapes", "a list of shapes for the operation", "none", "shapes=[(4, 1024)]")
         contract = contracts()[flat_name(target)]
+        device = _default_device() if device is None else str(device_of("warmup: device", device))
         for shape in shapes:
-            yield call_of(contract, shape, dtype, device or _default_device(), options or {})
+            yield call_of(contract, shape, dtype, device, options or {})
     elif isinstance(target, Iterable):
         _refuse_unused("a list of calls", shapes=shapes, dtype=dtype, device=device, options=options)
         yield from (_complete(call) for call in target)

@@ -3,11 +3,12 @@ deployments."""
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from layerzero import _layerzero, backends
-from layerzero.errors import ConfigError
+from layerzero.errors import ConfigError, WrongTypeError
 from layerzero.host.files import replaced
 from layerzero.host.typed import typed
 
@@ -23,7 +24,9 @@ class DispatchTable:
     lz.solve makes one; `save` writes it, `DispatchTable.read` reads either form again.
     """
 
+    @typed
     def __init__(self, document: dict[str, Any], source: str = "table") -> None:
+        _check_parts(document, source)
         self.document, self._source = document, source
 
     @classmethod
@@ -85,6 +88,29 @@ class DispatchTable:
 
     def __repr__(self) -> str:
         return f"<{str(self).splitlines()[0]}>"
+
+
+def _check_parts(document: dict[str, Any], source: str) -> None:
+    """Raises ConfigError where a part is missing that the methods of a table read; `to_bytes` checks all of it."""
+
+    def lacks(one: Any, *names: str) -> bool:
+        return not isinstance(one, Mapping) or not set(names) <= one.keys()
+
+    if not isinstance(document, dict):
+        raise WrongTypeError("DispatchTable: document", "a dict", type(document).__name__)
+    wrong = ""
+    if lacks(document, "hardware_signature", "plans"):
+        missing = ", ".join(name for name in ("hardware_signature", "plans") if name not in document)
+        wrong = f"a document without {missing}"
+    elif not isinstance(document["plans"], list):
+        wrong = f"plans that are a {type(document['plans']).__name__}"
+    elif any(lacks(plan, "bucket", "ops") or not isinstance(plan["ops"], list) for plan in document["plans"]):
+        wrong = "a plan without bucket or ops"
+    elif any(lacks(entry, "op", "kernel_id") for plan in document["plans"] for entry in plan["ops"]):
+        wrong = "an entry without op or kernel_id"
+    if wrong:
+        fix = "make it with lz.solve, or read its file with lz.DispatchTable.read"
+        raise ConfigError(source, "a dispatch table with hardware_signature and plans", wrong, fix)
 
 
 @typed

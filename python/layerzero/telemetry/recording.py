@@ -10,7 +10,7 @@ from typing import Any
 
 from layerzero import _layerzero, configure
 from layerzero.backends.report import gains
-from layerzero.host import watching
+from layerzero.host import blocks, watching
 from layerzero.host.files import check_writable, replaced
 from layerzero.host.typed import typed
 from layerzero.inspection.metrics import metrics
@@ -40,6 +40,8 @@ class report:
         self._seconds, self._start = 0.0, time.monotonic()
 
     def __enter__(self) -> "report":
+        if self._handle is not None:
+            raise blocks.entered_twice("report")
         if self._path is not None:
             check_writable("report", self._path)
         self._before = {(r["operation"], r["kernel_id"]): r for r in metrics().to_dict()["runs"]}
@@ -54,8 +56,10 @@ class report:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._handle is not None:
-            watching.stop(self._handle)
+        if self._handle is None:
+            raise blocks.not_entered("report")
+        watching.stop(self._handle)
+        self._handle = None
         self._seconds = time.monotonic() - self._start
         self._after = self._runs()
         if not self._counted:

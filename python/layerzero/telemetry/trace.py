@@ -10,7 +10,7 @@ from opentelemetry.trace import Status, StatusCode
 
 from layerzero import _layerzero
 from layerzero.errors import WrongTypeError
-from layerzero.host import watching
+from layerzero.host import blocks, watching
 from layerzero.telemetry.reasons import why_chosen
 
 
@@ -42,6 +42,8 @@ class trace:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._handles:
+            raise blocks.not_entered("trace")
         for handle in self._handles.pop():
             watching.stop(handle)
 

@@ -1,14 +1,39 @@
 """Nested batches (torch.nested, jagged layout): attention over them runs as attention over packed sequences."""
 
+import sys
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero.errors import InvalidRequestError
+from layerzero.contracts import Contract
+from layerzero.errors import InvalidRequestError, WrongTypeError
+from layerzero.torch.checks import TENSOR_WANTED
 from layerzero.torch.references import call_reference
 
 _TENSORS = ("query", "key", "value")
 # Arguments of attention that ragged_attention also has.
 _SHARED = ("causal", "scale", "window", "softcap", "sinks", "alibi_slopes", "return_lse")
+
+
+def refuse(contract: Contract, arguments: dict[str, Any]) -> None:
+    """Raises WrongTypeError for a nested tensor, which no operation takes but attention, in the jagged layout."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    for param in contract["params"]:
+        value = arguments.get(param["name"])
+        if param["kind"] != "tensor" or not isinstance(value, torch.Tensor):
+            continue
+        with torch._C.DisableTorchFunction():
+            takes = contract["name"] == "attention" and is_jagged(torch, value)
+            if not value.is_nested or takes:
+                continue
+        kinds = ", or nested ones with layout torch.jagged" if contract["name"] == "attention" else ""
+        raise WrongTypeError(
+            f"{contract['name']}: {param['name']}",
+            TENSOR_WANTED + kinds,
+            f"a nested tensor with layout {value.layout}",
+            "pass its values() where the operation works row by row, else pad it: torch.nested.to_padded_tensor",
+        )
 
 
 def is_jagged(torch: Any, value: Any) -> bool:

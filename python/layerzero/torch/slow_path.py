@@ -29,6 +29,7 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     contract = contracts()[name]
     arguments, options = _bind(name, args, kwargs)
     _check_required(contract, arguments)
+    nested.refuse(contract, arguments)
     if (view := reshaped(contract, arguments, options.get("layout"))) is not None:
         return call_reshaped(contract, view, options, _layerzero.ops[name])
     tensor_names = [p["name"] for p in contract["params"] if p["kind"] == "tensor"]

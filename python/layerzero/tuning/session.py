@@ -16,14 +16,14 @@ from layerzero.errors import InvalidRequestError, WrongTypeError
 from layerzero.host.policy import isolation, policy_in_force
 from layerzero.host.typed import typed
 from layerzero.inspection.report import Record
+from layerzero.torch.devices import device_of
 from layerzero.tuning import states, workload
 from layerzero.tuning.fills import filled
 from layerzero.tuning.process import Ended, Worker, workers
 from layerzero.tuning.workload import Entry, Workload
 
-HANG_S = (
-    60.0  # that one kernel's first call, or the measurement of a call, may take; isolation.timeout_s if that is more
-)
+# That one kernel's first call, or the measurement of a call, may take; isolation.timeout_s if that is more.
+HANG_S = 60.0
 MOST_CRASHES = 20  # of one tuning
 
 
@@ -245,7 +245,7 @@ def tune(
     devices = sorted({device or entry.device for entry in entries})
     if len(devices) != 1:
         raise InvalidRequestError("device", "calls of one device", ", ".join(devices) or "no calls", "pass device=")
-    return run(entries, replace(options, device=devices[0]))
+    return run(entries, replace(options, device=str(device_of("tune: device", devices[0]))))
 
 
 def _subset(field_name: str, given: str | Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from typing import Any
 from layerzero import _layerzero
 from layerzero.contracts import contracts
 from layerzero.errors import ConfigError, FileError, InvalidRequestError
-from layerzero.host import watching
+from layerzero.host import blocks, watching
 from layerzero.host.files import check_writable, replaced
 from layerzero.host.typed import typed
 
@@ -129,7 +129,7 @@ class record:
 
     @typed
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self._path = path
+        self._path, self._is_open = path, False
         self.workload = Workload([])
 
     def __enter__(self) -> "record":
@@ -138,7 +138,7 @@ class record:
             check_writable("record", self._path, folders=True)
         if _open:
             raise InvalidRequestError("record", "one recording at a time", "another one that is open")
-        _open = True
+        _open = self._is_open = True
         watching.record_served_calls(True)
         return self
 
@@ -148,9 +148,11 @@ class record:
         global _open
         from layerzero.tuning import auto
 
+        if not self._is_open:
+            raise blocks.not_entered("record")
         self.workload = recorded()
         watching.record_served_calls(auto.is_running())
-        _open = False
+        _open = self._is_open = False
         if self._path is not None:
             self.workload.write(self._path)
 

@@ -17,6 +17,7 @@ from layerzero.backends import proof
 from layerzero.backends.inductor import rows
 from layerzero.contracts import Contract, contracts, host_parameter_names, is_seeded
 from layerzero.errors import InvalidRequestError
+from layerzero.host import blocks
 from layerzero.torch.references import knows_strict_mode
 
 ALIKE = 3  # classes that differ in sizes alone, from which on these are free
@@ -122,6 +123,8 @@ class compile_references:
         self._guard = threading.Lock()
 
     def __enter__(self) -> "compile_references":
+        if self._adapters:
+            raise blocks.entered_twice("compile_references")
         backends.ensure_registered()
         for contract in contracts().values():
             if not rows.can_compile(contract):
@@ -136,6 +139,8 @@ class compile_references:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._adapters:
+            raise blocks.not_entered("compile_references")
         while self._adapters:
             backends.remove_function(self._adapters.pop())
         if error is None:
