@@ -114,8 +114,10 @@ class _File:
     def add(self, key: str) -> None:
         if self._path is None:
             return
-        passed = self.read() | {key: time.time()}
-        newest = dict(sorted(passed.items(), key=lambda item: -item[1])[:MOST])
+        now = time.time()
+        # Times of after now are from before the clock was set back: they are no newer than this one.
+        others = {other: min(when, now) for other, when in self.read().items() if other != key}
+        newest = {key: now} | dict(sorted(others.items(), key=lambda item: -item[1])[: MOST - 1])
         # A disk that is full costs another trial.
         with contextlib.suppress(OSError), replaced(self._path, 0o600, folders=True) as out:
             out.write(json.dumps({"version": 1, "passed": newest}).encode())

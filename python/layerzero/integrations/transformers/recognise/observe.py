@@ -26,7 +26,7 @@ from layerzero.integrations.transformers.recognise.findings import Findings
 from layerzero.integrations.transformers.recognise.form import form_of
 from layerzero.integrations.transformers.recognise.layer import Read, read, read_again
 from layerzero.integrations.transformers.recognise.trace import Graph, Recorder
-from layerzero.integrations.transformers.recognise.whole import norm_behind, why_not_whole
+from layerzero.integrations.transformers.recognise.whole import norm_after_layers, why_not_whole
 from layerzero.integrations.transformers.run import attention as attention_interface
 from layerzero.integrations.transformers.run import deferred
 from layerzero.integrations.transformers.run.decoder import DEVICES
@@ -253,7 +253,7 @@ class ModelLayers:
         aside = "it is no decoder" if self.base is None else why_not_whole(self.base, self.stack)
         if self.base is not None and aside is None and self._embeds():
             self.whole = True
-            self.stack = dataclasses.replace(self.stack, norm=norm_behind(self.base))
+            self.stack = dataclasses.replace(self.stack, norm=norm_after_layers(self.base))
         else:
             aside = aside or "its model does more around its layers than embed and normalise"
             self.stack = dataclasses.replace(self.stack, not_captured=aside)

@@ -13,7 +13,7 @@ from layerzero.integrations.transformers.run.decoder import CAPTURING
 from layerzero.integrations.transformers.run.layer_calls import why_not_called
 
 
-def norm_behind(base: Any) -> Norm | None:
+def norm_after_layers(base: Any) -> Norm | None:
     """The norm after the layers of a base model; None if its last module is no norm."""
     try:
         found, gated = recognised.norm_of(base.norm) if structure.looks_like_norm(base.norm) else (None, False)
@@ -29,7 +29,7 @@ def why_not_whole(base: Any, stack: Stack) -> str | None:
     if type(base.embed_tokens) is not nn.Embedding or base.embed_tokens.max_norm is not None:
         return "its embedding is not a plain torch.nn.Embedding"
     on_cpu = base.embed_tokens.weight.device.type not in CAPTURING
-    found = norm_behind(base)
+    found = norm_after_layers(base)
     if found is None or (on_cpu and found.operation != "rms_norm"):
         return "its last norm is no RMSNorm"
     config = base.config
