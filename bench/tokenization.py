@@ -247,10 +247,11 @@ def main():
     parser.add_argument("--only", default="", help="only vocabularies whose name has one of these in it: A,B")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the throughput; 0: compare ids alone")
     parser.add_argument("--characters", type=int, nargs="+", default=[40, 200, 10_000], help="of a piece")
-    parser.add_argument("--pieces", type=int, default=0, help="number of pieces that are measured; 0: all")
+    parser.add_argument("--measured", type=int, default=0, help="characters of the pages that are measured; 0: all")
     arguments = parser.parse_args()
     pieces = {size: corpus(size) for size in arguments.characters} if arguments.rounds else {}
-    pieces = {size: found[: arguments.pieces or len(found)] for size, found in pieces.items()}
+    if arguments.measured:
+        pieces = {size: found[: max(1, arguments.measured // size)] for size, found in pieces.items()}
     rows = []
     for name, tokenizer in candidates():
         if not any(part in name for part in arguments.only.split(",")):
