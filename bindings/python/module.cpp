@@ -301,7 +301,7 @@ int Exec(PyObject* module) {
     Py_DecRef(callable);
   }
   for (PyMethodDef* methods : {kKvMethods, kProgramMethods, kGuardMethods, kHealthMethods, kTrustMethods,
-                               kTokenizerMethods, kWorkerMethods, kJitMethods, kTimingMethods}) {
+                               kTokenizerMethods, kTokenCacheMethods, kWorkerMethods, kJitMethods, kTimingMethods}) {
     if (PyModule_AddFunctions(module, methods) != 0) return -1;
   }
   CountFirstCallsInChildren();

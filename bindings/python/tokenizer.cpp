@@ -109,20 +109,6 @@ PyObject* Decode(PyObject*, PyObject* args) {
   return texts;
 }
 
-// refused(tokenizer, texts) -> the indices of those whose ids it does not have.
-PyObject* Refused(PyObject*, PyObject* args) {
-  Held* held;
-  PyObject* list;
-  if (!PyArg_ParseTuple(args, "O&O!", ToTokenizer, &held, &PyList_Type, &list)) return nullptr;
-  std::vector<std::string_view> texts;
-  if (!ReadTexts(list, &texts)) return nullptr;
-  std::vector<int32_t> refused;
-  for (size_t i = 0; i < texts.size(); ++i) {
-    if (!texts[i].data() || !(*held)->Serves(texts[i])) refused.push_back(int32_t(i));
-  }
-  return ListOf(refused.data(), refused.size(), IdObject);
-}
-
 // number(tokenizer or None) -> the number by which calls of operations name it.
 PyObject* Number(PyObject*, PyObject* object) {
   Held* held = nullptr;
@@ -153,8 +139,6 @@ PyMethodDef kTokenizerMethods[] = {
     {"tokenizer_facts", Facts, METH_VARARGS, "tokenizer_facts(tokenizer): (number of ids, has offsets, has a decoder)"},
     {"tokenizer_encode", Encode, METH_VARARGS, "tokenizer_encode(tokenizer, texts, specials, offsets): (ids, spans)"},
     {"tokenizer_decode", Decode, METH_VARARGS, "tokenizer_decode(tokenizer, rows, skip_specials): texts"},
-    {"tokenizer_refused", Refused, METH_VARARGS,
-     "tokenizer_refused(tokenizer, texts): indices of the texts whose ids it does not have"},
     {"tokenizer_number", Number, METH_O, "tokenizer_number(tokenizer or None): its number in calls of operations"},
     {"tokenizer_encode_call", EncodeCall, METH_VARARGS,
      "tokenizer_encode_call(operation, number, served, texts, specials, offsets, host): ids, or (ids, spans)"},

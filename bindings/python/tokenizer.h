@@ -5,6 +5,7 @@
 
 namespace lz::python {
 
-extern PyMethodDef kTokenizerMethods[];  // ends with a null entry
+extern PyMethodDef kTokenizerMethods[];   // ends with a null entry
+extern PyMethodDef kTokenCacheMethods[];  // of token_cache.cpp, the same
 
 }  // namespace lz::python

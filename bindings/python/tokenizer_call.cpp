@@ -7,6 +7,7 @@
 #include "engine/call.h"
 #include "ops/common/tokens.h"
 #include "raising_caller.h"
+#include "tokenize/numbers.h"
 #include "tokenizer_lists.h"
 
 namespace lz::python {
@@ -36,8 +37,15 @@ lz_tensor Dense(const T* data, lz_dtype dtype, int64_t* shape, int64_t* strides,
 template <class Value>
 class TextCaller : public RaisingCaller {
  public:
-  TextCaller(PyObject* host, size_t capacity, size_t texts, bool spans)
-      : host_(host), values_(capacity), ends_(texts), spans_(spans ? capacity : 0), with_spans_(spans) {}
+  // `rows`: the texts or ids as Python has them, for kernels of libraries: host(source, rows, specials, spans).
+  TextCaller(PyObject* host, PyObject* rows, size_t capacity, bool specials, bool spans)
+      : host_(host),
+        rows_(rows),
+        values_(capacity),
+        ends_(size_t(PyList_Size(rows))),
+        spans_(spans ? capacity : 0),
+        specials_(specials),
+        with_spans_(spans) {}
   ~TextCaller() { Py_XDECREF(result_); }
 
   Result<const Plan*> Select(Engine&, Request& r, InlineCache* site) { return SelectWithoutGil(r, site); }
@@ -59,7 +67,7 @@ class TextCaller : public RaisingCaller {
   }
   Status RunHost(const KernelEntry& kernel, const Transforms&, Request&) {
     Py_CLEAR(result_);
-    result_ = PyObject_CallFunction(host_, "s", kernel.source.c_str());
+    result_ = PyObject_CallFunction(host_, "sOii", kernel.source.c_str(), rows_, int(specials_), int(with_spans_));
     return result_ ? Status() : Failure(kernel);
   }
   void FellBack(const Plan&, const Plan&, const Request&, const Status&) {}  // a text that the own tokenizer refuses
@@ -70,11 +78,11 @@ class TextCaller : public RaisingCaller {
   const std::vector<Span>& spans() const { return spans_; }
 
  private:
-  PyObject* host_;
+  PyObject *host_, *rows_;
   std::vector<Value> values_;
   std::vector<int64_t> ends_;
   std::vector<Span> spans_;
-  bool with_spans_;
+  bool specials_, with_spans_;
   int64_t capacity_[1] = {}, texts_[1] = {}, places_[2] = {0, 2}, strides_[3][2] = {};
   PyObject* result_ = nullptr;
 };
@@ -98,7 +106,7 @@ struct Pieces {
 struct Given {
   long long number = 0;
   int specials = 0, offsets = 0;
-  unsigned served = 0;  // bits: bpe, tokenizers, tiktoken, sentencepiece, bpe_offsets
+  unsigned served = 0;  // see EncodeSite
 };
 
 void SetScalars(Request* r, const Given& given, size_t capacity, bool has_offsets) {
@@ -117,19 +125,14 @@ void SetScalars(Request* r, const Given& given, size_t capacity, bool has_offset
 
 // Runs the call, again with more room if the result needed it. nullptr with an error.
 template <class Value, class Use>
-PyObject* Run(PyObject* callable, Pieces<Value>& pieces, const Given& given, size_t capacity, Use&& run) {
-  OpBinding* const binding = BindingOf(callable);
-  if (!binding) {
-    PyErr_SetString(PyExc_TypeError, "wanted an operation");
-    return nullptr;
-  }
+PyObject* Run(OpBinding& binding, Pieces<Value>& pieces, const Given& given, size_t capacity, Use&& run) {
   for (;;) {
-    Request r(*binding->op);
+    Request r(*binding.op);
     pieces.Set(&r);
     SetScalars(&r, given, capacity, sizeof(Value) == 1);
     if (!ReadContext(&r)) return nullptr;
     size_t needed = capacity;
-    PyObject* result = run(r, &binding->site, capacity, &needed);
+    PyObject* result = run(r, &binding.site, capacity, &needed);
     if (needed <= capacity) return result;
     capacity = needed;
   }
@@ -169,37 +172,116 @@ PyObject* IdLists(const TextCaller<int32_t>& caller, bool offsets) {
   return nullptr;
 }
 
-}  // namespace
-
-PyObject* EncodeCall(PyObject*, PyObject* args) {
-  PyObject *callable, *list, *host;
-  Given given;
-  if (!PyArg_ParseTuple(args, "OLIO!ppO", &callable, &given.number, &given.served, &PyList_Type, &list, &given.specials,
-                        &given.offsets, &host)) {
-    return nullptr;
-  }
+// One call, of texts whose ids the kernels that `given` names have.
+PyObject* EncodeGroup(const EncodeSite& site, const Given& given, PyObject* texts) {
   Pieces<char> pieces;
-  const auto texts = size_t(PyList_Size(list));
-  for (size_t i = 0; i < texts; ++i) {
-    if (!AppendText(PyList_GetItem(list, Py_ssize_t(i)), &pieces.values)) return nullptr;
+  const auto count = size_t(PyList_Size(texts));
+  for (size_t i = 0; i < count; ++i) {
+    if (!AppendText(PyList_GetItem(texts, Py_ssize_t(i)), &pieces.values)) return nullptr;
     pieces.End();
   }
-  const auto run = [&](Request& r, InlineCache* site, size_t capacity, size_t* needed) -> PyObject* {
-    TextCaller<int32_t> caller(host, capacity, texts, given.offsets);
-    const Status status = RunCall(Engine::Get(), r, site, caller);
+  const auto run = [&](Request& r, InlineCache* inline_cache, size_t capacity, size_t* needed) -> PyObject* {
+    TextCaller<int32_t> caller(site.host, texts, capacity, given.specials, given.offsets);
+    const Status status = RunCall(Engine::Get(), r, inline_cache, caller);
     if (!status.ok()) return Raise(status, &r);
     if (PyObject* result = caller.TakeResult()) return result;
-    if (texts > 0) *needed = size_t(caller.ends().back());
+    if (count > 0) *needed = size_t(caller.ends().back());
     return *needed > capacity ? nullptr : IdLists(caller, given.offsets);
   };
-  return Run(callable, pieces, given, pieces.values.size() + 16 * texts, run);
+  return Run(*site.binding, pieces, given, pieces.values.size() + 16 * count, run);
+}
+
+using Indices = std::vector<Py_ssize_t>;
+
+PyObject* Items(PyObject* list, const Indices& indices) {
+  return ListOf(indices.data(), indices.size(), [&](Py_ssize_t i) {
+    PyObject* item = PyList_GetItem(list, i);
+    Py_IncRef(item);
+    return item;
+  });
+}
+
+// A list with the rows of two lists at their indices. It takes the references; nullptr with an error.
+PyObject* Merged(PyObject* first, const Indices& of_first, PyObject* second, const Indices& of_second) {
+  PyObject* rows = first && second ? PyList_New(Py_ssize_t(of_first.size() + of_second.size())) : nullptr;
+  const auto place = [&](PyObject* list, const Indices& indices) {
+    for (size_t i = 0; rows && i < indices.size(); ++i) {
+      PyObject* row = PySequence_GetItem(list, Py_ssize_t(i));
+      if (!row || PyList_SetItem(rows, indices[i], row) != 0) Py_CLEAR(rows);
+    }
+  };
+  place(first, of_first);
+  place(second, of_second);
+  Py_XDECREF(first);
+  Py_XDECREF(second);
+  return rows;
+}
+
+// Two calls: the texts `mine` are those of `given`, the library answers `left`.
+PyObject* EncodeDivided(const EncodeSite& site, const Given& given, const Given& by_library, PyObject* texts,
+                        const Indices& mine, const Indices& left) {
+  const auto part = [&](const Indices& indices, const Given& how) -> PyObject* {
+    PyObject* group = Items(texts, indices);
+    PyObject* rows = group ? EncodeGroup(site, how, group) : nullptr;
+    Py_XDECREF(group);
+    return rows;
+  };
+  PyObject* first = part(mine, given);
+  PyObject* second = first ? part(left, by_library) : nullptr;
+  if (!given.offsets || !second) return Merged(first, mine, second, left);
+  const auto merged = [&](Py_ssize_t i) {
+    return Merged(PySequence_GetItem(first, i), mine, PySequence_GetItem(second, i), left);
+  };
+  PyObject* ids = merged(0);
+  PyObject* spans = ids ? merged(1) : nullptr;
+  Py_DecRef(first);
+  Py_DecRef(second);
+  if (spans) return Py_BuildValue("NN", ids, spans);
+  Py_XDECREF(ids);
+  return nullptr;
+}
+
+}  // namespace
+
+int ToBinding(PyObject* callable, void* out) {
+  *static_cast<OpBinding**>(out) = BindingOf(callable);
+  if (*static_cast<OpBinding**>(out)) return 1;
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "wanted an operation");
+  return 0;
+}
+
+PyObject* EncodeTexts(const EncodeSite& site, PyObject* texts, bool specials, bool offsets) {
+  std::vector<std::string_view> utf8;
+  if (!ReadTexts(texts, &utf8)) return nullptr;
+  const Given given{site.number, specials, offsets, site.served};
+  const Given by_library{site.number, specials, offsets, site.served & ~kServedByOwn};
+  const tokenize::Tokenizer* own = site.served & kServedByOwn ? tokenize::Numbered(site.number) : nullptr;
+  Indices mine, left;
+  for (size_t i = 0; own && i < utf8.size(); ++i) {
+    (utf8[i].data() && own->Serves(utf8[i]) ? mine : left).push_back(Py_ssize_t(i));
+  }
+  if (left.empty()) return EncodeGroup(site, given, texts);
+  if (mine.empty()) return EncodeGroup(site, by_library, texts);
+  return EncodeDivided(site, given, by_library, texts, mine, left);
+}
+
+PyObject* EncodeCall(PyObject*, PyObject* args) {
+  PyObject* texts;
+  EncodeSite site;
+  int specials, offsets;
+  if (!PyArg_ParseTuple(args, "O&LIO!ppO", ToBinding, &site.binding, &site.number, &site.served, &PyList_Type, &texts,
+                        &specials, &offsets, &site.host)) {
+    return nullptr;
+  }
+  return EncodeTexts(site, texts, specials, offsets);
 }
 
 PyObject* DecodeCall(PyObject*, PyObject* args) {
-  PyObject *callable, *list, *host;
+  OpBinding* binding;
+  PyObject *list, *host;
   Given given;
-  if (!PyArg_ParseTuple(args, "OLIO!pO", &callable, &given.number, &given.served, &PyList_Type, &list, &given.specials,
-                        &host)) {
+  if (!PyArg_ParseTuple(args, "O&LIO!pO", ToBinding, &binding, &given.number, &given.served, &PyList_Type, &list,
+                        &given.specials, &host)) {
     return nullptr;
   }
   Pieces<int64_t> pieces;
@@ -213,7 +295,7 @@ PyObject* DecodeCall(PyObject*, PyObject* args) {
     pieces.End();
   }
   const auto run = [&](Request& r, InlineCache* site, size_t capacity, size_t* needed) -> PyObject* {
-    TextCaller<char> caller(host, capacity, texts, false);
+    TextCaller<char> caller(host, list, capacity, given.specials, false);
     const Status status = RunCall(Engine::Get(), r, site, caller);
     if (!status.ok()) return Raise(status, &r);
     if (PyObject* result = caller.TakeResult()) return result;
@@ -226,7 +308,7 @@ PyObject* DecodeCall(PyObject*, PyObject* args) {
       return text;
     });
   };
-  return Run(callable, pieces, given, 8 * pieces.values.size() + 16 * texts, run);
+  return Run(*binding, pieces, given, 8 * pieces.values.size() + 16 * texts, run);
 }
 
 }  // namespace lz::python

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from layerzero._layerzero import token_cache_encode
 from layerzero.errors import NotInstalledError, UnknownNameError, WrongTypeError
 from layerzero.tokenizers.cache import TokenCache, TokenCacheWarning
 from layerzero.tokenizers.identity import TokenizerDigests, tokenizer_digests, tokenizer_mismatches
@@ -115,10 +116,11 @@ def tokenize(
     The call is one of the operation `tokenize.encode`: of the kernels with this tokenizer's ids the best runs. `cache`:
     ids of texts that it has are taken from it; calls with offsets do not use it.
     """
-    tokenizer = _find(tokenizer_id)
-    if isinstance(texts, str) and cache is not None and not return_offsets:
-        return {"input_ids": cache.encode(tokenizer, [texts], add_special_tokens)[0]}
-    single = isinstance(texts, str)
+    if cache is not None and not return_offsets:
+        ids = token_cache_encode(cache.held, tokenizer_id, cache.model_id, add_special_tokens, texts)
+        if ids is not None:
+            return {"input_ids": ids}
+    tokenizer, single = _find(tokenizer_id), isinstance(texts, str)
     batch: list[str] = [texts] if isinstance(texts, str) else list(texts)
     for index, text in enumerate(batch):
         if not isinstance(text, str):
@@ -127,7 +129,7 @@ def tokenize(
         ids, offsets = tokenizer.encode(batch, True, add_special_tokens)
         result = {"input_ids": ids, "offsets": offsets}
     elif cache is not None:
-        result = {"input_ids": cache.encode(tokenizer, batch, add_special_tokens)}
+        result = {"input_ids": cache.encode(tokenizer, tokenizer_id, batch, add_special_tokens)}
     else:
         result = {"input_ids": tokenizer.encode(batch, False, add_special_tokens)}
     return {name: rows[0] for name, rows in result.items()} if single else result

@@ -49,34 +49,24 @@ class Registered:
         served["bpe"] = "ids" not in self._reasons and part not in self._reasons
         return served if part == "decode" else served | {"bpe_offsets": "offsets" not in self._reasons}
 
+    @property
+    def encode_site(self) -> tuple[Any, int, int, Any]:
+        """What the binding's calls of tokenize.encode begin with: the operation, number, bits of who has its ids, and
+        the library as a function."""
+        return _layerzero.ops["tokenize_encode"], self.number, self._bits[0], self._encode_by_library
+
     def encode(self, texts: list[str], offsets: bool, specials: bool) -> Any:
         """Returns ids, or (ids, offsets). Texts whose ids the own tokenizer does not have are a call of their own."""
-        number, bits = self.number, self._bits[0]
-        left = _layerzero.tokenizer_refused(self._own.held, texts) if self._own is not None and bits & 1 else []
-        if not left:
-            return self._encode(number, texts, bits, offsets, specials)
-        if len(left) == len(texts):
-            return self._encode(number, texts, bits & ~1, offsets, specials)
-        refused = set(left)
-        others = [index for index in range(len(texts)) if index not in refused]
-        mine = self._encode(number, [texts[index] for index in others], bits, offsets, specials)
-        theirs = self._encode(number, [texts[index] for index in left], bits & ~1, offsets, specials)
-        if offsets:
-            return tuple(_merged(others, a, left, b) for a, b in zip(mine, theirs, strict=True))
-        return _merged(others, mine, left, theirs)
-
-    def _encode(self, number: int, texts: list[str], bits: int, offsets: bool, specials: bool) -> Any:
+        operation, number, bits, host = self.encode_site
         if offsets and bits & _OWN != _OWN and not isinstance(self.wrapped, HfTokenizer):
             self.wrapped.refuse_offsets()
+        return _layerzero.tokenizer_encode_call(operation, number, bits, texts, specials, offsets, host)
 
-        def by_library(source: str) -> Any:
-            self._check_source(source)
-            with typed_errors("texts", "text that the tokenizer can encode", "replace lone surrogates and the like"):
-                ids, places = self.wrapped.encode(texts, offsets, specials)
-            return (ids, places) if offsets else ids
-
-        operation = _layerzero.ops["tokenize_encode"]
-        return _layerzero.tokenizer_encode_call(operation, number, bits, texts, specials, offsets, by_library)
+    def _encode_by_library(self, source: str, texts: list[str], specials: int, offsets: int) -> Any:
+        self._check_source(source)
+        with typed_errors("texts", "text that the tokenizer can encode", "replace lone surrogates and the like"):
+            ids, places = self.wrapped.encode(texts, bool(offsets), bool(specials))
+        return (ids, places) if offsets else ids
 
     def _check_source(self, source: str) -> None:
         if source != self.wrapped.name:
@@ -85,24 +75,18 @@ class Registered:
             )
 
     def decode(self, rows: list[list[int]], skip: bool) -> list[str]:
-        def by_library(source: str) -> Any:
-            self._check_source(source)
-            with typed_errors("tokens", "ids of this tokenizer's vocabulary", "pass ids that tokenize returned"):
-                return self.wrapped.decode(rows, skip)
+        """Returns the text of each row of ids."""
+        operation, number, bits = _layerzero.ops["tokenize_decode"], self.number, self._bits[1]
+        return _layerzero.tokenizer_decode_call(operation, number, bits, rows, skip, self._decode_by_library)
 
-        operation = _layerzero.ops["tokenize_decode"]
-        number, bits = self.number, self._bits[1]
-        return _layerzero.tokenizer_decode_call(operation, number, bits, rows, skip, by_library)
+    def _decode_by_library(self, source: str, rows: list[list[int]], skip: int, _: int) -> Any:
+        self._check_source(source)
+        with typed_errors("tokens", "ids of this tokenizer's vocabulary", "pass ids that tokenize returned"):
+            return self.wrapped.decode(rows, bool(skip))
 
 
 def _bits(served: dict[str, bool]) -> int:
     return sum(1 << bit for bit, is_served in enumerate(served.values()) if is_served)
-
-
-def _merged(first: list[int], rows: list[Any], second: list[int], others: list[Any]) -> list[Any]:
-    """Returns rows in the order of their indices."""
-    found = dict(zip(first, rows, strict=True)) | dict(zip(second, others, strict=True))
-    return [found[index] for index in range(len(found))]
 
 
 def numbered(number: int) -> Registered | None:

@@ -7,6 +7,7 @@ from typing import Any
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from layerzero import tokenizers
+from layerzero._layerzero import token_cache_encode
 from layerzero.errors import WrongTypeError
 from layerzero.tokenizers.cache import TokenCache
 
@@ -140,6 +141,10 @@ class _Wrapped(_Named):
 
     def _ids(self, texts: Any, offsets: bool, specials: bool) -> tuple[Any, Any]:
         cache = None if offsets else self._layerzero_cache
+        if cache is not None:
+            ids = token_cache_encode(cache.held, self.tokenizer_id, cache.model_id, specials, texts)
+            if ids is not None:
+                return ids, None
         answer = tokenizers.tokenize(texts, self.tokenizer_id, offsets, add_special_tokens=specials, cache=cache)
         return answer["input_ids"], answer.get("offsets")
 

@@ -1,0 +1,345 @@
+// The token cache (layerzero/tokenizers/cache.py): ids by text. A hit is one look-up by the hash that the string has; a
+// miss, and a hit that is compared, is a call of tokenize.encode. The GIL guards all of it.
+#include <algorithm>
+#include <list>
+#include <unordered_map>
+
+#include "arguments.h"
+#include "tokenizer.h"
+#include "tokenizer_lists.h"
+
+namespace lz::python {
+namespace {
+
+constexpr const char* kCapsule = "layerzero.token_cache";
+constexpr int64_t kFirst = 100, kNext = 1000;  // hits of an entry that are compared at the initial and the warm-up rate
+constexpr size_t kMostRules = 16;
+
+struct Key {
+  PyObject* text;  // a str, not of a subclass: hashing and comparing it runs no Python code
+  uint64_t space;  // twice the number of the namespace, plus 1 with special tokens
+};
+struct KeyHash {
+  size_t operator()(const Key& key) const {
+    return (uint64_t(PyObject_Hash(key.text)) ^ key.space) * uint64_t{0x9E3779B97F4A7C15};
+  }
+};
+struct KeyEqual {
+  bool operator()(const Key& a, const Key& b) const {
+    return a.space == b.space && (a.text == b.text || PyUnicode_Compare(a.text, b.text) == 0);
+  }
+};
+
+struct Entry {
+  Key key;
+  PyObject* ids;  // a tuple
+  size_t bytes;
+  int64_t hits = 0;
+};
+
+// What the calls of one tokenizer and model do under one policy.
+struct Rules {
+  PyObject *tokenizer_id, *model_id, *host;
+  int64_t policy;       // scope
+  uint64_t generation;  // of all epochs: a policy that changes advances one
+  uint64_t space;
+  std::string name;    // of the namespace
+  long long every[3];  // of how many hits one is compared: the first, the next, all later ones; 0: none is
+  EncodeSite site;
+};
+
+struct Stats {
+  long long hits = 0, misses = 0, validated = 0, mismatches = 0, evicted = 0;
+};
+
+class TokenCache {
+ public:
+  TokenCache(size_t max_bytes, PyObject* warn) : max_bytes_(max_bytes), warn_(warn) { Py_IncRef(warn); }
+  ~TokenCache() {
+    Clear();
+    for (Rules& rules : rules_) Release(rules);
+    Py_DecRef(warn_);
+  }
+  TokenCache(const TokenCache&) = delete;
+  TokenCache& operator=(const TokenCache&) = delete;
+
+  // The ids of texts, a list of str or one str; None for other texts and for a tokenizer without rules in force.
+  // nullptr with an error.
+  PyObject* Encode(PyObject* tokenizer_id, PyObject* model_id, bool specials, PyObject* texts);
+  void SetRules(Rules rules);  // takes the place of those of the same tokenizer, model and scope
+  uint64_t SpaceOf(const std::string& name) { return 2 * spaces_.try_emplace(name, spaces_.size()).first->second; }
+  void Clear() {
+    while (!entries_.empty()) Drop(entries_.begin());
+  }
+  PyObject* StatsDict() const {
+    return Py_BuildValue("{sLsLsLsLsLsnsn}", "hits", stats_.hits, "misses", stats_.misses, "validated",
+                         stats_.validated, "mismatches", stats_.mismatches, "evicted", stats_.evicted, "bytes",
+                         Py_ssize_t(bytes_), "entries", Py_ssize_t(entries_.size()));
+  }
+
+ private:
+  using Entries = std::list<Entry>;  // the last used first
+  struct Asked {                     // a text whose ids tokenize.encode computes
+    Py_ssize_t index;
+    bool is_hit;
+  };
+
+  static void Release(Rules& rules) {
+    for (PyObject* object : {rules.tokenizer_id, rules.model_id, rules.host}) Py_DecRef(object);
+  }
+  const Rules* RulesOf(PyObject* tokenizer_id, PyObject* model_id, int64_t policy) const;
+  PyObject* Find(const Rules& rules, const Key& key, bool* is_hit);
+  bool Answer(const Rules& rules, const Key& key, PyObject* ids, bool was_hit);
+  PyObject* AnswerAll(const Rules& rules, bool specials, PyObject* texts, PyObject* found,
+                      const std::vector<Asked>& asked);
+  bool Insert(const Key& key, PyObject* ids);
+  void Drop(Entries::iterator entry);
+
+  const size_t max_bytes_;
+  PyObject* const warn_;  // warn(namespace, characters of the text)
+  size_t bytes_ = 0;
+  Entries entries_;
+  std::unordered_map<Key, Entries::iterator, KeyHash, KeyEqual> by_text_;
+  std::unordered_map<std::string, uint64_t> spaces_;
+  std::vector<Rules> rules_;
+  Stats stats_;
+};
+
+bool SameText(PyObject* a, PyObject* b) { return a == b || PyUnicode_Compare(a, b) == 0; }
+
+const Rules* TokenCache::RulesOf(PyObject* tokenizer_id, PyObject* model_id, int64_t policy) const {
+  const uint64_t generation = Engine::Get().epochs().Generation();
+  for (const Rules& rules : rules_) {
+    if (rules.generation == generation && rules.policy == policy && SameText(rules.tokenizer_id, tokenizer_id) &&
+        SameText(rules.model_id, model_id)) {
+      return &rules;
+    }
+  }
+  return nullptr;
+}
+
+void TokenCache::SetRules(Rules rules) {
+  const auto same = [&](const Rules& old) {
+    return old.policy == rules.policy && SameText(old.tokenizer_id, rules.tokenizer_id) &&
+           SameText(old.model_id, rules.model_id);
+  };
+  auto old = std::find_if(rules_.begin(), rules_.end(), same);
+  if (old == rules_.end() && rules_.size() == kMostRules) old = rules_.begin();
+  if (old != rules_.end()) {
+    Rules dropped = std::move(*old);
+    rules_.erase(old);
+    rules_.push_back(std::move(rules));
+    Release(dropped);
+  } else {
+    rules_.push_back(std::move(rules));
+  }
+}
+
+void TokenCache::Drop(Entries::iterator entry) {
+  const Entry dropped = *entry;
+  by_text_.erase(dropped.key);
+  entries_.erase(entry);
+  bytes_ -= dropped.bytes;
+  Py_DecRef(dropped.key.text);
+  Py_DecRef(dropped.ids);
+}
+
+// A list of the ids of an entry; None for a text that tokenize.encode has to answer: it is not here (`is_hit` is
+// false), or its entry is to be compared.
+PyObject* TokenCache::Find(const Rules& rules, const Key& key, bool* is_hit) {
+  const auto found = by_text_.find(key);
+  *is_hit = found != by_text_.end();
+  ++(*is_hit ? stats_.hits : stats_.misses);
+  if (*is_hit) {
+    Entry& entry = *found->second;
+    entries_.splice(entries_.begin(), entries_, found->second);
+    ++entry.hits;
+    const long long every = rules.every[entry.hits <= kFirst ? 0 : entry.hits <= kFirst + kNext ? 1 : 2];
+    if (every == 0 || entry.hits % every != 0) return PySequence_List(entry.ids);
+  }
+  Py_IncRef(Py_None);
+  return Py_None;
+}
+
+// Adds the entry of a text. False with an error.
+bool TokenCache::Insert(const Key& key, PyObject* ids) {
+  PyObject* const size_of_text = PyObject_CallMethod(key.text, "__sizeof__", nullptr);
+  if (!size_of_text) return false;
+  size_t bytes = PyLong_AsSize_t(size_of_text) + sizeof(Entry) + 200;
+  Py_DecRef(size_of_text);
+  for (Py_ssize_t i = 0; i < PyTuple_Size(ids); ++i) {
+    const long id = PyLong_AsLong(PyTuple_GetItem(ids, i));
+    bytes += sizeof(PyObject*) + (id > 256 ? 28 : 0);  // Python has one object for each small number
+  }
+  if (PyErr_Occurred()) return false;
+  if (const auto old = by_text_.find(key); old != by_text_.end()) Drop(old->second);
+  if (bytes > max_bytes_) return true;
+  Py_IncRef(key.text);
+  Py_IncRef(ids);
+  entries_.push_front({key, ids, bytes});
+  by_text_.emplace(key, entries_.begin());
+  bytes_ += bytes;
+  while (bytes_ > max_bytes_) {
+    Drop(std::prev(entries_.end()));
+    ++stats_.evicted;
+  }
+  return true;
+}
+
+// Keeps the ids of a text, or compares those of its entry with them. False with an error.
+bool TokenCache::Answer(const Rules& rules, const Key& key, PyObject* ids, bool was_hit) {
+  PyObject* const right = PySequence_Tuple(ids);
+  if (!right) return false;
+  const auto found = by_text_.find(key);
+  bool ok = true, differs = false;
+  if (!was_hit || found == by_text_.end()) {
+    ok = Insert(key, right);
+  } else {
+    const int same = PyObject_RichCompareBool(right, found->second->ids, Py_EQ);
+    ok = same >= 0;
+    stats_.validated += ok;
+    differs = same == 0;
+  }
+  Py_DecRef(right);
+  if (!differs) return ok;
+  ++stats_.mismatches;
+  Drop(found->second);
+  PyObject* warned = PyObject_CallFunction(warn_, "sn", rules.name.c_str(), PyUnicode_GetLength(key.text));
+  Py_XDECREF(warned);
+  return warned != nullptr;
+}
+
+// Puts the ids of the asked texts into the list `found`. Takes its reference; nullptr with an error.
+PyObject* TokenCache::AnswerAll(const Rules& rules, bool specials, PyObject* texts, PyObject* found,
+                                const std::vector<Asked>& asked) {
+  const Rules kept = rules;  // the call below may run Python code, which may change the rules
+  for (PyObject* object : {kept.tokenizer_id, kept.model_id, kept.host}) Py_IncRef(object);
+  PyObject* const group = ListOf(asked.data(), asked.size(), [&](const Asked& one) {
+    return PyUnicode_FromObject(PyList_GetItem(texts, one.index));
+  });
+  PyObject* const rows = group ? EncodeTexts(kept.site, group, specials, false) : nullptr;
+  bool ok = rows;
+  for (size_t i = 0; ok && i < asked.size(); ++i) {
+    PyObject* const ids = PySequence_GetItem(rows, Py_ssize_t(i));
+    const Key key{PyList_GetItem(group, Py_ssize_t(i)), kept.space + specials};
+    ok = ids && Answer(kept, key, ids, asked[i].is_hit);
+    if (ok) {
+      PyList_SetItem(found, asked[i].index, ids);
+    } else {
+      Py_XDECREF(ids);
+    }
+  }
+  Py_XDECREF(rows);
+  Py_XDECREF(group);
+  for (PyObject* object : {kept.tokenizer_id, kept.model_id, kept.host}) Py_DecRef(object);
+  if (ok) return found;
+  Py_DecRef(found);
+  return nullptr;
+}
+
+PyObject* TokenCache::Encode(PyObject* tokenizer_id, PyObject* model_id, bool specials, PyObject* texts) {
+  int64_t policy = 0;
+  if (!ReadPolicy(&policy)) return nullptr;
+  const Rules* const rules = RulesOf(tokenizer_id, model_id, policy);
+  if (!rules) Py_RETURN_NONE;
+  const bool single = PyUnicode_Check(texts);
+  std::vector<Asked> asked;
+  const auto find = [&](PyObject* text, Py_ssize_t index) -> PyObject* {
+    PyObject* const exact = PyUnicode_FromObject(text);  // of a subclass: as a str
+    if (!exact) return nullptr;
+    bool is_hit;
+    PyObject* ids = Find(*rules, {exact, rules->space + specials}, &is_hit);
+    if (ids == Py_None) asked.push_back({index, is_hit});
+    Py_DecRef(exact);
+    return ids;
+  };
+  if (single) {
+    PyObject* const ids = find(texts, 0);
+    if (!ids || asked.empty()) return ids;
+    Py_DecRef(ids);
+    PyObject *const one = Py_BuildValue("[O]", texts), *const holes = Py_BuildValue("[O]", Py_None);
+    PyObject* rows = one && holes ? AnswerAll(*rules, specials, one, holes, asked) : nullptr;
+    PyObject* row = rows ? PySequence_GetItem(rows, 0) : nullptr;
+    Py_XDECREF(rows);
+    Py_XDECREF(one);
+    return row;
+  }
+  for (Py_ssize_t i = 0; i < PyList_Size(texts); ++i) {
+    if (!PyUnicode_Check(PyList_GetItem(texts, i))) Py_RETURN_NONE;
+  }
+  PyObject* found = PyList_New(PyList_Size(texts));
+  for (Py_ssize_t i = 0; found && i < PyList_Size(texts); ++i) {
+    PyObject* const ids = find(PyList_GetItem(texts, i), i);
+    if (!ids || PyList_SetItem(found, i, ids) != 0) Py_CLEAR(found);
+  }
+  return found && !asked.empty() ? AnswerAll(*rules, specials, texts, found, asked) : found;
+}
+
+TokenCache* ToCache(PyObject* capsule) { return static_cast<TokenCache*>(PyCapsule_GetPointer(capsule, kCapsule)); }
+
+PyObject* Make(PyObject*, PyObject* args) {
+  Py_ssize_t max_bytes;
+  PyObject* warn;
+  if (!PyArg_ParseTuple(args, "nO", &max_bytes, &warn)) return nullptr;
+  return PyCapsule_New(new TokenCache(size_t(max_bytes), warn), kCapsule,
+                       [](PyObject* capsule) { delete ToCache(capsule); });
+}
+
+// (cache, tokenizer id, model id, specials, texts)
+PyObject* Encode(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 5) return PyErr_Format(PyExc_TypeError, "wanted 5 arguments, got %zd", count);
+  TokenCache* const cache = ToCache(args[0]);
+  const int specials = cache ? PyObject_IsTrue(args[3]) : -1;
+  if (specials < 0) return nullptr;
+  const bool named = PyUnicode_Check(args[1]) && PyUnicode_Check(args[2]);
+  if (!named || !(PyUnicode_Check(args[4]) || PyList_Check(args[4]))) Py_RETURN_NONE;
+  return cache->Encode(args[1], args[2], specials == 1, args[4]);
+}
+
+// (cache, tokenizer id, model id, namespace, (first, next, later), operation, number, served, host)
+PyObject* SetRules(PyObject*, PyObject* args) {
+  PyObject* capsule;
+  const char* name;
+  Rules rules{};
+  if (!PyArg_ParseTuple(args, "OUUs(LLL)O&LIO", &capsule, &rules.tokenizer_id, &rules.model_id, &name, &rules.every[0],
+                        &rules.every[1], &rules.every[2], ToBinding, &rules.site.binding, &rules.site.number,
+                        &rules.site.served, &rules.host)) {
+    return nullptr;
+  }
+  TokenCache* const cache = ToCache(capsule);
+  if (!cache || !ReadPolicy(&rules.policy)) return nullptr;
+  rules.site.host = rules.host;
+  rules.generation = Engine::Get().epochs().Generation();
+  rules.name = name;
+  rules.space = cache->SpaceOf(rules.name);
+  for (PyObject* object : {rules.tokenizer_id, rules.model_id, rules.host}) Py_IncRef(object);
+  cache->SetRules(std::move(rules));
+  Py_RETURN_NONE;
+}
+
+PyObject* StatsOf(PyObject*, PyObject* capsule) {
+  TokenCache* const cache = ToCache(capsule);
+  return cache ? cache->StatsDict() : nullptr;
+}
+
+PyObject* Clear(PyObject*, PyObject* capsule) {
+  TokenCache* const cache = ToCache(capsule);
+  if (!cache) return nullptr;
+  cache->Clear();
+  Py_RETURN_NONE;
+}
+
+}  // namespace
+
+PyMethodDef kTokenCacheMethods[] = {
+    {"token_cache_make", Make, METH_VARARGS, "token_cache_make(max_bytes, warn(namespace, characters)): a token cache"},
+    {"token_cache_encode", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(Encode)), METH_FASTCALL,
+     "token_cache_encode(cache, tokenizer_id, model_id, specials, str or list of str): ids; None: no rules, other "
+     "texts"},
+    {"token_cache_rules", SetRules, METH_VARARGS,
+     "token_cache_rules(cache, tokenizer_id, model_id, namespace, rates, operation, number, served, host)"},
+    {"token_cache_stats", StatsOf, METH_O, "token_cache_stats(cache): counts, bytes, entries"},
+    {"token_cache_clear", Clear, METH_O, "token_cache_clear(cache): drops all entries"},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace lz::python
