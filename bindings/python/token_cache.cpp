@@ -1,7 +1,9 @@
 // The token cache (layerzero/tokenizers/cache.py): ids by text. A hit is one look-up by the hash that the string has; a
-// miss, and a hit that is compared, is a call of tokenize.encode. The GIL guards all of it.
+// miss, and a hit that is compared, is a call of tokenize.encode. The GIL guards all of it. What makes an object of
+// Python may run its garbage collector, and so any code and other threads: nothing is held over it that they may drop.
 #include <algorithm>
 #include <list>
+#include <memory>
 #include <unordered_map>
 
 #include "arguments.h"
@@ -39,14 +41,22 @@ struct Entry {
 
 // What the calls of one tokenizer and model do under one policy.
 struct Rules {
-  PyObject *tokenizer_id, *model_id, *host;
-  int64_t policy;       // scope
-  uint64_t generation;  // of all epochs: a policy that changes advances one
-  uint64_t space;
-  std::string name;    // of the namespace
-  long long every[3];  // of how many hits one is compared: the first, the next, all later ones; 0: none is
-  EncodeSite site;
+  Rules() = default;
+  ~Rules() {
+    for (PyObject* object : {tokenizer_id, model_id, name, site.host}) Py_XDECREF(object);
+  }
+  Rules(const Rules&) = delete;
+  Rules& operator=(const Rules&) = delete;
+
+  PyObject *tokenizer_id = nullptr, *model_id = nullptr;
+  PyObject* name = nullptr;  // of the namespace, a str
+  int64_t policy = 0;        // scope
+  uint64_t generation = 0;   // of all epochs: a policy that changes advances one
+  uint64_t space = 0;
+  long long every[3] = {};  // of how many hits one is compared: the first, the next, all later ones; 0: none is
+  EncodeSite site{};
 };
+using SharedRules = std::shared_ptr<const Rules>;
 
 struct Stats {
   long long hits = 0, misses = 0, validated = 0, mismatches = 0, evicted = 0;
@@ -57,7 +67,7 @@ class TokenCache {
   TokenCache(size_t max_bytes, PyObject* warn) : max_bytes_(max_bytes), warn_(warn) { Py_IncRef(warn); }
   ~TokenCache() {
     Clear();
-    for (Rules& rules : rules_) Release(rules);
+    for (const auto& [name, number] : spaces_) Py_DecRef(name.text);
     Py_DecRef(warn_);
   }
   TokenCache(const TokenCache&) = delete;
@@ -66,8 +76,12 @@ class TokenCache {
   // The ids of texts, a list of str or one str; None for other texts and for a tokenizer without rules in force.
   // nullptr with an error.
   PyObject* Encode(PyObject* tokenizer_id, PyObject* model_id, bool specials, PyObject* texts);
-  void SetRules(Rules rules);  // takes the place of those of the same tokenizer, model and scope
-  uint64_t SpaceOf(const std::string& name) { return 2 * spaces_.try_emplace(name, spaces_.size()).first->second; }
+  void SetRules(SharedRules rules);  // takes the place of those of the same tokenizer, model and scope
+  uint64_t SpaceOf(PyObject* name) {
+    const auto [space, is_new] = spaces_.try_emplace({name, 0}, spaces_.size());
+    if (is_new) Py_IncRef(name);
+    return 2 * space->second;
+  }
   void Clear() {
     while (!entries_.empty()) Drop(entries_.begin());
   }
@@ -84,14 +98,11 @@ class TokenCache {
     bool is_hit;
   };
 
-  static void Release(Rules& rules) {
-    for (PyObject* object : {rules.tokenizer_id, rules.model_id, rules.host}) Py_DecRef(object);
-  }
-  const Rules* RulesOf(PyObject* tokenizer_id, PyObject* model_id, int64_t policy) const;
+  SharedRules RulesOf(PyObject* tokenizer_id, PyObject* model_id, int64_t policy) const;
   PyObject* Find(const Rules& rules, const Key& key, bool* is_hit);
   bool Answer(const Rules& rules, const Key& key, PyObject* ids, bool was_hit);
-  PyObject* AnswerAll(const Rules& rules, bool specials, PyObject* texts, PyObject* found,
-                      const std::vector<Asked>& asked);
+  bool AnswerAll(const Rules& rules, bool specials, PyObject* texts, PyObject* found, const std::vector<Asked>& asked);
+  PyObject* EncodeList(const Rules& rules, bool specials, PyObject* texts);
   bool Insert(const Key& key, PyObject* ids);
   void Drop(Entries::iterator entry);
 
@@ -100,39 +111,37 @@ class TokenCache {
   size_t bytes_ = 0;
   Entries entries_;
   std::unordered_map<Key, Entries::iterator, KeyHash, KeyEqual> by_text_;
-  std::unordered_map<std::string, uint64_t> spaces_;
-  std::vector<Rules> rules_;
+  std::unordered_map<Key, uint64_t, KeyHash, KeyEqual> spaces_;  // by name
+  std::vector<SharedRules> rules_;
   Stats stats_;
 };
 
 bool SameText(PyObject* a, PyObject* b) { return a == b || PyUnicode_Compare(a, b) == 0; }
 
-const Rules* TokenCache::RulesOf(PyObject* tokenizer_id, PyObject* model_id, int64_t policy) const {
+SharedRules TokenCache::RulesOf(PyObject* tokenizer_id, PyObject* model_id, int64_t policy) const {
   const uint64_t generation = Engine::Get().epochs().Generation();
-  for (const Rules& rules : rules_) {
-    if (rules.generation == generation && rules.policy == policy && SameText(rules.tokenizer_id, tokenizer_id) &&
-        SameText(rules.model_id, model_id)) {
-      return &rules;
+  for (const SharedRules& rules : rules_) {
+    if (rules->generation == generation && rules->policy == policy && SameText(rules->tokenizer_id, tokenizer_id) &&
+        SameText(rules->model_id, model_id)) {
+      return rules;
     }
   }
   return nullptr;
 }
 
-void TokenCache::SetRules(Rules rules) {
-  const auto same = [&](const Rules& old) {
-    return old.policy == rules.policy && SameText(old.tokenizer_id, rules.tokenizer_id) &&
-           SameText(old.model_id, rules.model_id);
+void TokenCache::SetRules(SharedRules rules) {
+  const auto same = [&](const SharedRules& old) {
+    return old->policy == rules->policy && SameText(old->tokenizer_id, rules->tokenizer_id) &&
+           SameText(old->model_id, rules->model_id);
   };
   auto old = std::find_if(rules_.begin(), rules_.end(), same);
   if (old == rules_.end() && rules_.size() == kMostRules) old = rules_.begin();
+  SharedRules dropped;  // at the end of this function, when rules_ is whole again
   if (old != rules_.end()) {
-    Rules dropped = std::move(*old);
+    dropped = std::move(*old);
     rules_.erase(old);
-    rules_.push_back(std::move(rules));
-    Release(dropped);
-  } else {
-    rules_.push_back(std::move(rules));
   }
+  rules_.push_back(std::move(rules));
 }
 
 void TokenCache::Drop(Entries::iterator entry) {
@@ -155,7 +164,13 @@ PyObject* TokenCache::Find(const Rules& rules, const Key& key, bool* is_hit) {
     entries_.splice(entries_.begin(), entries_, found->second);
     ++entry.hits;
     const long long every = rules.every[entry.hits <= kFirst ? 0 : entry.hits <= kFirst + kNext ? 1 : 2];
-    if (every == 0 || entry.hits % every != 0) return PySequence_List(entry.ids);
+    if (every == 0 || entry.hits % every != 0) {
+      PyObject* const kept = entry.ids;
+      Py_IncRef(kept);
+      PyObject* const ids = PySequence_List(kept);
+      Py_DecRef(kept);
+      return ids;
+    }
   }
   Py_IncRef(Py_None);
   return Py_None;
@@ -190,39 +205,40 @@ bool TokenCache::Insert(const Key& key, PyObject* ids) {
 bool TokenCache::Answer(const Rules& rules, const Key& key, PyObject* ids, bool was_hit) {
   PyObject* const right = PySequence_Tuple(ids);
   if (!right) return false;
-  const auto found = by_text_.find(key);
+  const auto found = was_hit ? by_text_.find(key) : by_text_.end();
   bool ok = true, differs = false;
-  if (!was_hit || found == by_text_.end()) {
+  if (found == by_text_.end()) {
     ok = Insert(key, right);
   } else {
-    const int same = PyObject_RichCompareBool(right, found->second->ids, Py_EQ);
+    PyObject* const kept = found->second->ids;
+    Py_IncRef(kept);
+    const int same = PyObject_RichCompareBool(right, kept, Py_EQ);
+    Py_DecRef(kept);
     ok = same >= 0;
-    stats_.validated += ok;
     differs = same == 0;
+    stats_.validated += ok;
+    stats_.mismatches += differs;
   }
   Py_DecRef(right);
   if (!differs) return ok;
-  ++stats_.mismatches;
-  Drop(found->second);
-  PyObject* warned = PyObject_CallFunction(warn_, "sn", rules.name.c_str(), PyUnicode_GetLength(key.text));
+  if (const auto wrong = by_text_.find(key); wrong != by_text_.end()) Drop(wrong->second);
+  PyObject* const warned = PyObject_CallFunction(warn_, "On", rules.name, PyUnicode_GetLength(key.text));
   Py_XDECREF(warned);
   return warned != nullptr;
 }
 
-// Puts the ids of the asked texts into the list `found`. Takes its reference; nullptr with an error.
-PyObject* TokenCache::AnswerAll(const Rules& rules, bool specials, PyObject* texts, PyObject* found,
-                                const std::vector<Asked>& asked) {
-  const Rules kept = rules;  // the call below may run Python code, which may change the rules
-  for (PyObject* object : {kept.tokenizer_id, kept.model_id, kept.host}) Py_IncRef(object);
+// Puts the ids of the asked texts into the list `found`. False with an error.
+bool TokenCache::AnswerAll(const Rules& rules, bool specials, PyObject* texts, PyObject* found,
+                           const std::vector<Asked>& asked) {
   PyObject* const group = ListOf(asked.data(), asked.size(), [&](const Asked& one) {
     return PyUnicode_FromObject(PyList_GetItem(texts, one.index));
   });
-  PyObject* const rows = group ? EncodeTexts(kept.site, group, specials, false) : nullptr;
+  PyObject* const rows = group ? EncodeTexts(rules.site, group, specials, false) : nullptr;
   bool ok = rows;
   for (size_t i = 0; ok && i < asked.size(); ++i) {
     PyObject* const ids = PySequence_GetItem(rows, Py_ssize_t(i));
-    const Key key{PyList_GetItem(group, Py_ssize_t(i)), kept.space + specials};
-    ok = ids && Answer(kept, key, ids, asked[i].is_hit);
+    const Key key{PyList_GetItem(group, Py_ssize_t(i)), rules.space + specials};
+    ok = ids && Answer(rules, key, ids, asked[i].is_hit);
     if (ok) {
       PyList_SetItem(found, asked[i].index, ids);
     } else {
@@ -231,48 +247,58 @@ PyObject* TokenCache::AnswerAll(const Rules& rules, bool specials, PyObject* tex
   }
   Py_XDECREF(rows);
   Py_XDECREF(group);
-  for (PyObject* object : {kept.tokenizer_id, kept.model_id, kept.host}) Py_DecRef(object);
-  if (ok) return found;
-  Py_DecRef(found);
-  return nullptr;
+  return ok;
+}
+
+// The ids of each str of a list that nobody else has.
+PyObject* TokenCache::EncodeList(const Rules& rules, bool specials, PyObject* texts) {
+  PyObject* found = PyList_New(PyList_Size(texts));
+  std::vector<Asked> asked;
+  for (Py_ssize_t i = 0; found && i < PyList_Size(texts); ++i) {
+    PyObject* const text = PyUnicode_FromObject(PyList_GetItem(texts, i));  // of a subclass: as a str
+    bool is_hit = false;
+    PyObject* const ids = text ? Find(rules, {text, rules.space + specials}, &is_hit) : nullptr;
+    if (ids == Py_None) asked.push_back({i, is_hit});
+    Py_XDECREF(text);
+    if (!ids || PyList_SetItem(found, i, ids) != 0) Py_CLEAR(found);
+  }
+  if (found && !asked.empty() && !AnswerAll(rules, specials, texts, found, asked)) Py_CLEAR(found);
+  return found;
 }
 
 PyObject* TokenCache::Encode(PyObject* tokenizer_id, PyObject* model_id, bool specials, PyObject* texts) {
   int64_t policy = 0;
   if (!ReadPolicy(&policy)) return nullptr;
-  const Rules* const rules = RulesOf(tokenizer_id, model_id, policy);
+  const SharedRules rules = RulesOf(tokenizer_id, model_id, policy);
   if (!rules) Py_RETURN_NONE;
-  const bool single = PyUnicode_Check(texts);
-  std::vector<Asked> asked;
-  const auto find = [&](PyObject* text, Py_ssize_t index) -> PyObject* {
-    PyObject* const exact = PyUnicode_FromObject(text);  // of a subclass: as a str
-    if (!exact) return nullptr;
+  if (PyUnicode_CheckExact(texts)) {
     bool is_hit;
-    PyObject* ids = Find(*rules, {exact, rules->space + specials}, &is_hit);
-    if (ids == Py_None) asked.push_back({index, is_hit});
-    Py_DecRef(exact);
-    return ids;
-  };
-  if (single) {
-    PyObject* const ids = find(texts, 0);
-    if (!ids || asked.empty()) return ids;
+    PyObject* const ids = Find(*rules, {texts, rules->space + specials}, &is_hit);
+    if (ids != Py_None) return ids;
     Py_DecRef(ids);
-    PyObject *const one = Py_BuildValue("[O]", texts), *const holes = Py_BuildValue("[O]", Py_None);
-    PyObject* rows = one && holes ? AnswerAll(*rules, specials, one, holes, asked) : nullptr;
-    PyObject* row = rows ? PySequence_GetItem(rows, 0) : nullptr;
-    Py_XDECREF(rows);
+    PyObject *const one = Py_BuildValue("[O]", texts), *const found = Py_BuildValue("[O]", Py_None);
+    const bool ok = one && found && AnswerAll(*rules, specials, one, found, {{0, is_hit}});
+    PyObject* const row = ok ? PySequence_GetItem(found, 0) : nullptr;
+    Py_XDECREF(found);
     Py_XDECREF(one);
     return row;
   }
-  for (Py_ssize_t i = 0; i < PyList_Size(texts); ++i) {
-    if (!PyUnicode_Check(PyList_GetItem(texts, i))) Py_RETURN_NONE;
+  const bool is_single = PyUnicode_Check(texts);
+  PyObject* const own = is_single ? Py_BuildValue("[O]", texts) : PyList_GetSlice(texts, 0, PyList_Size(texts));
+  if (!own) return nullptr;
+  PyObject* rows = Py_None;
+  bool are_texts = true;
+  for (Py_ssize_t i = 0; i < PyList_Size(own); ++i) are_texts &= PyUnicode_Check(PyList_GetItem(own, i)) != 0;
+  if (are_texts) {
+    rows = EncodeList(*rules, specials, own);
+  } else {
+    Py_IncRef(rows);
   }
-  PyObject* found = PyList_New(PyList_Size(texts));
-  for (Py_ssize_t i = 0; found && i < PyList_Size(texts); ++i) {
-    PyObject* const ids = find(PyList_GetItem(texts, i), i);
-    if (!ids || PyList_SetItem(found, i, ids) != 0) Py_CLEAR(found);
-  }
-  return found && !asked.empty() ? AnswerAll(*rules, specials, texts, found, asked) : found;
+  Py_DecRef(own);
+  if (!is_single || !rows) return rows;
+  PyObject* const row = PySequence_GetItem(rows, 0);
+  Py_DecRef(rows);
+  return row;
 }
 
 TokenCache* ToCache(PyObject* capsule) { return static_cast<TokenCache*>(PyCapsule_GetPointer(capsule, kCapsule)); }
@@ -298,22 +324,24 @@ PyObject* Encode(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
 // (cache, tokenizer id, model id, namespace, (first, next, later), operation, number, served, host)
 PyObject* SetRules(PyObject*, PyObject* args) {
-  PyObject* capsule;
-  const char* name;
-  Rules rules{};
-  if (!PyArg_ParseTuple(args, "OUUs(LLL)O&LIO", &capsule, &rules.tokenizer_id, &rules.model_id, &name, &rules.every[0],
-                        &rules.every[1], &rules.every[2], ToBinding, &rules.site.binding, &rules.site.number,
-                        &rules.site.served, &rules.host)) {
+  PyObject *capsule, *tokenizer_id, *model_id, *name, *host;
+  const auto rules = std::make_shared<Rules>();
+  if (!PyArg_ParseTuple(args, "OUUU(LLL)O&LIO", &capsule, &tokenizer_id, &model_id, &name, &rules->every[0],
+                        &rules->every[1], &rules->every[2], ToBinding, &rules->site.binding, &rules->site.number,
+                        &rules->site.served, &host)) {
     return nullptr;
   }
   TokenCache* const cache = ToCache(capsule);
-  if (!cache || !ReadPolicy(&rules.policy)) return nullptr;
-  rules.site.host = rules.host;
-  rules.generation = Engine::Get().epochs().Generation();
-  rules.name = name;
-  rules.space = cache->SpaceOf(rules.name);
-  for (PyObject* object : {rules.tokenizer_id, rules.model_id, rules.host}) Py_IncRef(object);
-  cache->SetRules(std::move(rules));
+  if (!cache || !ReadPolicy(&rules->policy)) return nullptr;
+  rules->generation = Engine::Get().epochs().Generation();
+  for (PyObject* object : {tokenizer_id, model_id, host}) Py_IncRef(object);
+  rules->tokenizer_id = tokenizer_id;
+  rules->model_id = model_id;
+  rules->site.host = host;
+  rules->name = PyUnicode_FromObject(name);
+  if (!rules->name) return nullptr;
+  rules->space = cache->SpaceOf(rules->name);
+  cache->SetRules(rules);
   Py_RETURN_NONE;
 }
 

@@ -52,7 +52,7 @@ def log_selection(operation: str, kernel_id: str, platform: str, libraries: Sequ
 
         text = f"{operation} runs on its reference {kernel_id} ({platform}): {advice(libraries)}"
         try:
-            warnings.warn(text, LayerZeroReferenceWarning, stacklevel=_caller()[1])
+            warnings.warn(text, LayerZeroReferenceWarning, stacklevel=caller()[1])
         except LayerZeroReferenceWarning:  # a filter made it an error, but the call is correct
             _logger.warning("%s", text)
 
@@ -71,7 +71,7 @@ def log_failure(operation: str, text: str) -> None:
 
 def warn_guessed_layout(text: str, interval: float) -> None:
     """Warns of a guessed layout, once for each place in the program and set of shapes, again after `interval` s."""
-    frame, level = _caller()
+    frame, level = caller()
     place, now = (frame.f_code.co_filename, frame.f_lineno, text), time.monotonic()
     if now - _warned.get(place, -math.inf) < interval:
         return
@@ -81,7 +81,7 @@ def warn_guessed_layout(text: str, interval: float) -> None:
     _warned[place] = now
 
 
-def _caller() -> tuple[Any, int]:
+def caller() -> tuple[Any, int]:
     """Returns the first frame outside LayerZero and torch, and its stacklevel for the calling function."""
     frame, level, internal = sys._getframe(2), 2, _internal()  # the hook is called from C: the caller's frame is next
     while frame.f_back is not None and frame.f_code.co_filename.startswith(internal):

@@ -129,7 +129,7 @@ def tokenize(
         ids, offsets = tokenizer.encode(batch, True, add_special_tokens)
         result = {"input_ids": ids, "offsets": offsets}
     elif cache is not None:
-        result = {"input_ids": cache.encode(tokenizer, tokenizer_id, batch, add_special_tokens)}
+        result = {"input_ids": cache.encode(tokenizer, batch, add_special_tokens)}
     else:
         result = {"input_ids": tokenizer.encode(batch, False, add_special_tokens)}
     return {name: rows[0] for name, rows in result.items()} if single else result

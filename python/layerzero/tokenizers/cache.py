@@ -1,11 +1,13 @@
 """TokenCache: the ids of texts that were tokenized before, some hits compared with the tokenizer again. Look-ups are the
 binding's (bindings/python/token_cache.cpp)."""
 
+import sys
 import warnings
 from typing import Any
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError
+from layerzero.host.log import caller
 from layerzero.host.policy import token_cache_rules
 from layerzero.host.typed import typed
 
@@ -16,12 +18,12 @@ class TokenCacheWarning(UserWarning):
 
 def _warn(namespace: str, characters: int) -> None:
     text = f"token cache {namespace!r}: an entry of {characters} characters had other ids than its tokenizer; dropped"
-    warnings.warn(text, TokenCacheWarning, stacklevel=3)
+    warnings.warn(text, TokenCacheWarning, stacklevel=caller()[1])
 
 
 def _every(rate: float) -> int:
     """Returns the number of hits of which one is compared; 0: none is."""
-    return round(1 / rate) if rate > 0 else 0
+    return round(min(1 / rate, 1e18)) if rate > 0 else 0
 
 
 class TokenCache:
@@ -39,7 +41,7 @@ class TokenCache:
         if max_bytes < 1:
             raise InvalidRequestError("max_bytes", "at least 1", str(max_bytes), "pass a number of bytes")
         self.model_id, self.max_bytes = model_id, max_bytes
-        self.held = _layerzero.token_cache_make(max_bytes, _warn)
+        self.held = _layerzero.token_cache_make(min(max_bytes, sys.maxsize), _warn)
 
     def __reduce__(self) -> Any:
         return TokenCache, (self.model_id, self.max_bytes)
@@ -57,17 +59,21 @@ class TokenCache:
         isolated = token_cache_rules().enable_namespace_isolation
         return f"{self.model_id}:{tokenizer_id}" if isolated else tokenizer_id
 
-    def encode(self, tokenizer: Any, tokenizer_id: str, texts: str | list[str], specials: bool) -> Any:
-        """Returns the ids of a str or of each str of a list. `tokenizer`: the Registered one of `tokenizer_id`, which
-        names it in calls of the binding: an identity, or a path."""
-        site = tokenizer.encode_site  # the first use proves it
+    def encode(self, tokenizer: Any, texts: list[str], specials: bool) -> Any:
+        """Returns the ids of each str of a list; `tokenizer`: a Registered one."""
+        encode_site = tokenizer.encode_site  # the first use proves it
         while True:
-            ids = _layerzero.token_cache_encode(self.held, tokenizer_id, self.model_id, specials, texts)
+            ids = _layerzero.token_cache_encode(self.held, tokenizer.identity, self.model_id, specials, texts)
             if ids is not None:
                 return ids
-            rules = token_cache_rules()
-            rates = (rules.validation_rate_initial, rules.validation_rate_warmup, rules.validation_rate_stable)
-            first, following, later = map(_every, rates)
-            space = self.namespace(tokenizer.identity)
-            every = (first, following, later)
-            _layerzero.token_cache_rules(self.held, tokenizer_id, self.model_id, space, every, *site)
+            self._use_rules(tokenizer.identity, encode_site)
+
+    def _use_rules(self, identity: str, encode_site: tuple[Any, int, int, Any]) -> None:
+        """Gives the binding the rules in force, which it follows until any rules may have changed."""
+        rules = token_cache_rules()
+        rates = (rules.validation_rate_initial, rules.validation_rate_warmup, rules.validation_rate_stable)
+        first, following, later = map(_every, rates)
+        every, space = (first, following, later), self.namespace(identity)
+        _layerzero.token_cache_rules(self.held, identity, self.model_id, space, every, *encode_site)
+        if token_cache_rules() != rules:  # another thread has changed them meanwhile
+            self._use_rules(identity, encode_site)
