@@ -10,6 +10,6 @@ namespace lz::tokenize {
 // Keeps a tokenizer for the life of the process and returns its number, from 1 on. nullptr: only libraries serve it.
 LZ_OWN int64_t NumberOf(std::shared_ptr<const Tokenizer> tokenizer);
 // The tokenizer of a number; nullptr if it has none.
-const Tokenizer* Numbered(int64_t number);
+LZ_OWN const Tokenizer* Numbered(int64_t number);
 
 }  // namespace lz::tokenize

@@ -2,6 +2,8 @@
 
 import concurrent.futures
 import copy
+import gc
+import os
 import pickle
 import warnings
 
@@ -109,6 +111,103 @@ def test_a_path_names_a_tokenizer_of_a_cache_too(tmp_path):
         assert lz.tokenize("hello", str(tmp_path), cache=cache)["input_ids"] == build().encode("hello").ids
     assert lz.tokenize("hello", lz.tokenizer_identity(build()), cache=cache)["input_ids"]
     assert (cache.stats()["hits"], cache.stats()["misses"]) == (3, 1)
+
+
+def test_a_file_that_changes_is_another_tokenizer(tmp_path):
+    cache, file = lz.TokenCache(), tmp_path / "tokenizer.json"
+    for number, tokenizer in enumerate((build(), vocabulary("gpt2"))):
+        tokenizer.save(str(file))
+        os.utime(file, (number, number))
+        for _ in range(2):
+            assert (
+                lz.tokenize("hello there", str(file), cache=cache)["input_ids"] == tokenizer.encode("hello there").ids
+            )
+    assert cache.stats()["misses"] == cache.stats()["hits"] == 2
+
+
+def test_names_of_models_and_rates_are_any():
+    identity, cache = lz.register_tokenizer(build()), lz.TokenCache("a\0b \ud800", max_bytes=1 << 70)
+    for rate in (1e-30, 1.0):
+        with lz.policy(tokenizer_cache={"validation_rate_initial": rate}):
+            for _ in range(2):
+                assert lz.tokenize("hello", identity, cache=cache)["input_ids"] == build().encode("hello").ids
+    assert cache.namespace(identity) == f"a\0b \ud800:{identity}"
+    assert (cache.stats()["entries"], cache.stats()["hits"], cache.stats()["validated"]) == (1, 3, 2)
+
+
+def test_a_policy_that_changes_is_followed():
+    identity, cache = lz.register_tokenizer(build()), lz.TokenCache()
+    for rate, validated in ((1.0, 3), (0.0, 3)):
+        lz.configure(tokenizer_cache={"validation_rate_initial": rate})
+        try:
+            for _ in range(4):
+                lz.tokenize("hello", identity, cache=cache)
+        finally:
+            lz.configure(tokenizer_cache={"validation_rate_initial": None})
+        assert cache.stats()["validated"] == validated
+
+
+def test_a_difference_that_is_an_error_leaves_the_cache_usable(monkeypatch):
+    native = small_transformers_tokenizer()
+    cache = lz.TokenCache()
+    wrapped = lz.wrap_tokenizer(native, cache=cache)
+    library = lz.tokenizers._find(wrapped.tokenizer_id).wrapped
+    assert lz.tokenizer_kernels(wrapped.tokenizer_id) == {}
+    with monkeypatch.context() as lying, lz.policy(locks={"tokenize.encode": "tokenizers.encode"}):
+        lying.setattr(library, "encode", lambda texts, offsets, specials: ([[1, 2, 3] for _ in texts], []))
+        assert wrapped.encode("hello there") == [1, 2, 3]
+    with lz.policy(tokenizer_cache={"validation_rate_initial": 1}), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(lz.TokenCacheWarning, match="11 characters"):
+            wrapped.encode("hello there")
+        assert cache.stats()["entries"] == 0 and cache.stats()["mismatches"] == 1
+        assert wrapped.encode("hello there") == wrapped.encode("hello there") == native.encode("hello there")
+    assert cache.stats()["mismatches"] == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks of processes with threads
+def test_a_forked_process_has_the_entries():
+    identity, cache = lz.register_tokenizer(build()), lz.TokenCache()
+    wanted = lz.tokenize("hello", identity, cache=cache)["input_ids"]
+    child = os.fork()
+    if child == 0:
+        same = lz.tokenize("hello", identity, cache=cache)["input_ids"] == wanted
+        os._exit(0 if same and cache.stats()["hits"] == 1 else 1)
+    assert os.waitpid(child, 0)[1] == 0 and cache.stats()["hits"] == 0
+
+
+def test_threads_clear_what_others_read():
+    tokenizer = build()
+    identity, cache = lz.register_tokenizer(tokenizer), lz.TokenCache()
+    texts = [f"text {number}" for number in range(30)]
+    wanted = [tokenizer.encode(text).ids for text in texts]
+
+    class Ring:  # the garbage collector drops it wherever it runs
+        def __init__(self):
+            self.own = self
+
+        def __del__(self):
+            cache.clear()
+
+    def run(number):
+        for _ in range(200):
+            Ring()
+            if lz.tokenize(texts, identity, cache=cache)["input_ids"] != wanted:
+                return False
+        return True
+
+    before = gc.get_threshold()
+    gc.set_threshold(20)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(run, range(4)))
+    finally:
+        gc.set_threshold(*before)
+    stats = cache.stats()
+    assert stats["hits"] + stats["misses"] == 4 * 200 * 30 and stats["mismatches"] == 0
+    cache.clear()
+    assert cache.stats()["entries"] == cache.stats()["bytes"] == 0
 
 
 def test_threads_share_a_cache():
