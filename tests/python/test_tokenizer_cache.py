@@ -137,13 +137,10 @@ def test_names_of_models_and_rates_are_any():
 
 def test_a_policy_that_changes_is_followed():
     identity, cache = lz.register_tokenizer(build()), lz.TokenCache()
-    for rate, validated in ((1.0, 3), (0.0, 3)):
+    for rate, validated in ((1.0, 3), (0.0, 3), (0.1, 4)):  # of hits 1 to 3, none of 4 to 7, 10 of 8 to 11
         lz.configure(tokenizer_cache={"validation_rate_initial": rate})
-        try:
-            for _ in range(4):
-                lz.tokenize("hello", identity, cache=cache)
-        finally:
-            lz.configure(tokenizer_cache={"validation_rate_initial": None})
+        for _ in range(4):
+            lz.tokenize("hello", identity, cache=cache)
         assert cache.stats()["validated"] == validated
 
 
