@@ -34,6 +34,8 @@ class _Encodings(Sequence):
     """What BatchEncoding has of each text besides ids (words, characters, tokens): the tokenizer's own answer to the same
     call, which is computed when it is first read."""
 
+    __slots__ = ("_call", "_items")
+
     def __init__(self, tokenizer: Any, text: Any, options: dict[str, Any]) -> None:
         self._call: Any = (tokenizer, text, options)
         self._items: list[Any] | None = None
@@ -61,7 +63,7 @@ def _answer(data: dict[str, Any], encodings: _Encodings) -> Any:
     if not _IS_PLAIN:
         return BatchEncoding(data, encodings, n_sequences=1)
     answer = object.__new__(BatchEncoding)
-    answer.__dict__ = {"data": data, "_encodings": encodings, "_n_sequences": 1}
+    answer.data, answer._encodings, answer._n_sequences = data, encodings, 1
     return answer
 
 
@@ -179,31 +181,35 @@ class _Direct(_Wrapped):
 
     def __call__(self, text: Any = None, *arguments: Any, **options: Any) -> Any:
         names = self.model_input_names  # type: ignore[attr-defined]
-        typed = self._layerzero_has_types and "token_type_ids" in names
-        if arguments or typed or not self._is_simple(text, options):
+        has_types = "token_type_ids" in names
+        ids = None if arguments or (has_types and self._layerzero_has_types) else self._one(text, options)
+        if ids is None:
             return super().__call__(text, *arguments, **options)  # type: ignore[misc]
-        ids = self._one(text, options)
         data = {"input_ids": ids}
-        if "token_type_ids" in names:
+        if has_types:
             data["token_type_ids"] = [0] * len(ids)
         if "attention_mask" in names:
             data["attention_mask"] = [1] * len(ids)
         return _answer(data, _Encodings(self, text, options))
 
     def encode(self, text: Any, *arguments: Any, **options: Any) -> Any:
-        if arguments or not self._is_simple(text, options):
-            return super().encode(text, *arguments, **options)  # type: ignore[misc]
-        return self._one(text, options)
+        ids = None if arguments else self._one(text, options)
+        return ids if ids is not None else super().encode(text, *arguments, **options)  # type: ignore[misc]
 
-    def _is_simple(self, text: Any, options: dict[str, Any]) -> bool:
+    def _one(self, text: Any, options: dict[str, Any]) -> list[int] | None:
+        """Returns the ids of a call with one text, or None for what the tokenizer itself has to answer."""
         known = not options or (len(options) == 1 and "add_special_tokens" in options)
-        return type(text) is str and known and self._is_unchanged()
-
-    def _one(self, text: str, options: dict[str, Any]) -> list[int]:
-        ids: list[int] = self._ids(text, False, options.get("add_special_tokens", True))[0]
+        if type(text) is not str or not known or not self._is_unchanged():
+            return None
+        specials, cache = options.get("add_special_tokens", True), self._layerzero_cache
+        ids: Any = None
+        if cache is not None:  # as _ids, without a call
+            ids = token_cache_encode(cache.held, self.tokenizer_id, cache.model_id, specials, text)
+        if ids is None:
+            ids = self._ids(text, False, specials)[0]
         if len(ids) > self.model_max_length:  # type: ignore[attr-defined]
             self._eventual_warn_about_too_long_sequence(ids, None, True)  # type: ignore[attr-defined]
-        return ids
+        return ids  # type: ignore[no-any-return]
 
 
 def _methods(base: Any) -> type:
