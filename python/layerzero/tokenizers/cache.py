@@ -69,7 +69,7 @@ class TokenCache:
             self._use_rules(tokenizer.identity, encode_site)
 
     def _use_rules(self, identity: str, encode_site: tuple[Any, int, int, Any]) -> None:
-        """Gives the binding the rules in force, which it follows until any rules may have changed."""
+        """Sets the rules in force, which the binding follows until any rules may have changed."""
         rules = token_cache_rules()
         rates = (rules.validation_rate_initial, rules.validation_rate_warmup, rules.validation_rate_stable)
         first, following, later = map(_every, rates)
