@@ -209,7 +209,7 @@ class _Direct(_Wrapped):
             ids = self._ids(text, False, specials)[0]
         if len(ids) > self.model_max_length:  # type: ignore[attr-defined]
             self._eventual_warn_about_too_long_sequence(ids, None, True)  # type: ignore[attr-defined]
-        return ids  # type: ignore[no-any-return]
+        return ids
 
 
 def _methods(base: Any) -> type:
