@@ -14,6 +14,7 @@
 #include "pipeline/dispatch_counters.h"
 #include "pipeline/filter_health.h"
 #include "platform/cuda_driver.h"
+#include "policy/home.h"
 #include "policy/names.h"
 
 namespace lz {
@@ -125,7 +126,7 @@ void Engine::PolicyChanged() {
   selector_.health().SetLimits({
       .breaker = {.failures = int(policy.health_failures), .retry_s = policy.health_retry_s},
       .error_budget = int(policy.health_error_budget),
-      .folder = policy.health_persist && !policy.cache_dir.starts_with("~/") ? policy.cache_dir : std::string(),
+      .folder = policy.health_persist && !LacksHome(policy.cache_dir) ? policy.cache_dir : std::string(),
       .build = BuildId(),
   });
   PolicyTableChanged(policy.table);

@@ -12,6 +12,7 @@
 #include "perfdb/device_id.h"
 #include "perfdb/runs.h"
 #include "pipeline/request_facts.h"
+#include "policy/home.h"
 
 namespace lz {
 namespace {
@@ -92,8 +93,7 @@ std::string Engine::MeasuredCalls() const {
 
 MeasuredRecords::Paths Engine::RecordPaths() const {
   const auto policy = selector_.policies().policy(0);
-  if (!policy.ok() || (*policy)->cache_dir.empty()) return {};
-  if ((*policy)->cache_dir.starts_with("~/")) return {};  // no home folder is known
+  if (!policy.ok() || (*policy)->cache_dir.empty() || LacksHome((*policy)->cache_dir)) return {};
   const Policy& p = **policy;
   return {.database = p.perfdb_path.empty() ? p.cache_dir + "/perfdb.sqlite" : p.perfdb_path,
           .file = p.cache_dir + "/prior.records.json"};
