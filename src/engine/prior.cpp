@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdlib>
 #include <ctime>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -137,10 +138,28 @@ Engine::RecordGroups Engine::RecordsFor(const Device& device, Status* problem) c
   return groups;
 }
 
-// A child of a process that was reading has no thread that reads on; records in the queue are the parent's.
+// A child of a process that was reading has no thread that reads on; records in the queue are the parent's. A mutex
+// that another thread held stays locked, and what it changed may be half done: both are made again, and the records are
+// read again.
 void Engine::AfterFork() {
   writer_.store(nullptr);
-  if (!machine_.load()->IsReading()) return;
+  const auto unlocked = [](std::mutex& mutex) {
+    const bool was_free = mutex.try_lock();
+    if (was_free) {
+      mutex.unlock();
+    } else {
+      new (&mutex) std::mutex;
+    }
+    return was_free;
+  };
+  bool again = machine_.load()->IsReading();
+  if (!unlocked(prior_change_mutex_)) again = true;
+  if (!unlocked(prior_mutex_)) {
+    new (&priors_) Priors;
+    new (&prior_problem_) std::string;
+    again = true;
+  }
+  if (!again) return;
   machine_.store(new MeasuredRecords);
   for (auto& read : prior_read_) read.store(false);
 }

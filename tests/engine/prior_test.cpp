@@ -3,9 +3,12 @@
 
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
 
 #include "engine/engine.h"
+#include "perfdb/session.h"
 #include "pipeline/request_facts.h"
+#include "tests/perfdb/rows.h"
 #include "verify/case.h"
 
 namespace lz {
@@ -188,6 +191,26 @@ TEST_F(EnginePrior, ABadFileIsRefusedAndChangesNothing) {
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.Text().find("bad.json"), std::string::npos);
   EXPECT_EQ(Chosen(64), "b.k");
+}
+
+// A thread of the parent waits for the database, with what changes records locked; the child has no such thread.
+TEST_F(EnginePrior, AChildForkedWhileRecordsAreReadHasRecords) {
+  if (!perfdb::Sqlite::Get()) GTEST_SKIP() << "no SQLite";
+  const perfdb::Folder folder;
+  ASSERT_TRUE(engine.Configure(R"({"perfdb": {"path": ")" + (folder / "times.sqlite") + R"("}})").ok());
+  {
+    std::optional<perfdb::ProcessLock> held(std::in_place);
+    std::thread reader([&] { (void)engine.UsePriorOfMachine(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    const pid_t child = perfdb::Child([&] {
+      alarm(10);  // ends a child that waits
+      return engine.UsePrior(File({{"a.k", 64, 9}, {"b.k", 64, 1}}), "test").ok() && Chosen(64) == "b.k";
+    });
+    EXPECT_TRUE(perfdb::EndedWell(child));
+    held.reset();
+    reader.join();
+  }
+  ASSERT_TRUE(engine.Configure(R"({"perfdb": {"path": ""}})").ok());
 }
 
 }  // namespace
