@@ -6,6 +6,8 @@ from layerzero.errors import InvalidRequestError
 from layerzero.host.typed import typed
 from layerzero.torch.devices import device_of
 
+_OTHER_DEVICES = ("hpu", "meta", "mps", "xpu")  # torch says where they are missing
+
 
 @typed
 def alibi_slopes(num_heads: int, *, dtype: Any = None, device: Any = None) -> Any:
@@ -15,8 +17,8 @@ def alibi_slopes(num_heads: int, *, dtype: Any = None, device: Any = None) -> An
 
     if num_heads < 1:
         raise InvalidRequestError("alibi_slopes: num_heads", "at least one head", repr(num_heads))
-    if device is not None and not isinstance(device, torch.device):
-        device = torch.device(device) if str(device) == "meta" else device_of("alibi_slopes: device", device)
+    if device is not None and str(device).partition(":")[0] not in _OTHER_DEVICES:
+        device = device_of("alibi_slopes: device", device)
     power = 1 << (max(num_heads, 1).bit_length() - 1)
     slopes = [2.0 ** (-8.0 * k / power) for k in range(1, min(power, num_heads) + 1)]
     slopes += [2.0 ** (-4.0 * k / power) for k in range(1, 2 * (num_heads - len(slopes)), 2)]

@@ -13,12 +13,13 @@ from typing import Any
 from layerzero import _layerzero, backends
 from layerzero.contracts import flat_name
 from layerzero.errors import ConfigError, WrongTypeError
-from layerzero.host import blocks, exports, measuring, pipelines
+from layerzero.host import exports, measuring, pipelines
 from layerzero.host.policy import NAMING, note_change, scope
 from layerzero.host.typed import typed
 
-# The open blocks of this context, all in one variable, because a context keeps every variable that it has seen.
-_entered: contextvars.ContextVar[tuple[tuple["policy", contextvars.Token[int]], ...]] = contextvars.ContextVar(
+# The open blocks of this context, each with the scope around it; in one variable, because a context keeps every variable
+# that it has seen.
+_entered: contextvars.ContextVar[tuple[tuple["policy", int], ...]] = contextvars.ContextVar(
     "layerzero_policy_blocks", default=()
 )
 _guard = threading.Lock()
@@ -116,21 +117,26 @@ class policy(contextlib.ContextDecorator):
         return f"layerzero.policy({', '.join(f'{key}={value!r}' for key, value in self._keys.items())})"
 
     def __enter__(self) -> "policy":
-        inner = _layerzero.policy_scope(scope.get(), self._json)
+        outer = scope.get()
+        inner = _layerzero.policy_scope(outer, self._json)
         _read_scopes()
-        _entered.set((*_entered.get(), (self, scope.set(inner))))
+        _entered.set((*_entered.get(), (self, outer)))
+        scope.set(inner)
         return self
 
     def __exit__(self, *_: object) -> None:
         entered = [*_entered.get()]
         places = [place for place, (owner, _) in enumerate(entered) if owner is self]
         if not places:
+            from layerzero.host import blocks
+
             raise blocks.not_entered(type(self).__name__)
-        owner, token = entered.pop()
-        if owner is not self:  # blocks of generators may end in another order than they began; tokens may not
-            entered[places[-1]] = (owner, entered[places[-1]][1])
+        now = entered.pop(places[-1])[1]
+        for place in range(places[-1], len(entered)):  # blocks of generators may end in another order than they began
+            entered[place] = (entered[place][0], now)
+            now = _layerzero.policy_scope(now, entered[place][0]._json)
         _entered.set(tuple(entered))
-        scope.reset(token)
+        scope.set(now)
 
     def __call__(self, function: Any) -> Any:
         if inspect.iscoroutinefunction(function):

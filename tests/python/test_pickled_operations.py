@@ -3,6 +3,7 @@
 import copy
 import io
 import multiprocessing
+import os
 import pickle
 import subprocess
 import sys
@@ -31,7 +32,7 @@ def test_another_process_finds_it_without_importing_it_first():
     done = subprocess.run(
         [sys.executable, "-c", code],
         input=pickle.dumps({"norm": lz.rms_norm}),
-        env={"PYTHONPATH": str(PACKAGE)},
+        env=os.environ | {"PYTHONPATH": str(PACKAGE)},
         capture_output=True,
         timeout=60,
     )

@@ -169,8 +169,11 @@ def test_a_forked_process_has_the_entries():
     wanted = lz.tokenize("hello", identity, cache=cache)["input_ids"]
     child = os.fork()
     if child == 0:
-        same = lz.tokenize("hello", identity, cache=cache)["input_ids"] == wanted
-        os._exit(0 if same and cache.stats()["hits"] == 1 else 1)
+        try:
+            same = lz.tokenize("hello", identity, cache=cache)["input_ids"] == wanted
+            os._exit(0 if same and cache.stats()["hits"] == 1 else 1)
+        finally:
+            os._exit(1)
     assert os.waitpid(child, 0)[1] == 0 and cache.stats()["hits"] == 0
 
 

@@ -7,7 +7,7 @@ import typer
 
 import layerzero as lz
 from layerzero.cli._call import all_kernel_ids
-from layerzero.cli._output import Json, print_json
+from layerzero.cli._output import Json, note, print_json
 from layerzero.errors import UnknownNameError
 
 
@@ -17,25 +17,32 @@ def command(
 ) -> None:
     """Lets kernels that failed be selected again.
 
-    It removes what this machine has recorded about their failures. Exit code 2 if there is no such kernel.
+    It removes what this machine has recorded about their failures. Exit code 2 for an id or a glob of no kernel that is much like
+    a kernel's: a mistake. Other ids may be those of kernels that only an application registers.
     """
     removed = lz.reset_health(kernel)
     if kernel and not removed:
-        _check_known(kernel)
+        _check_known(kernel, json)
     if json:
         print_json({"kernel": kernel, "removed": removed})
     else:
         print(f"removed: {removed}")
 
 
-def _check_known(kernel: str) -> None:
-    """Refuses an id or a glob of no kernel: neither a registered one nor one of which something is recorded."""
+def _check_known(kernel: str, json: bool) -> None:
+    """Refuses an id or a glob of no kernel: neither a registered one nor one of which something is recorded.
+
+    Kernels of the compiler and of applications are registered when they are first needed: their ids pass.
+    """
     report = lz.health()
     recorded = {row["kernel"] for row in (*report["quarantine"], *report["graph_safe"])}
     known = sorted({*all_kernel_ids(), *recorded, *(breaker["kernel_id"] for breaker in report["breakers"])})
-    if not any(fnmatchcase(one, kernel) or fnmatchcase(kernel, one) for one in known):  # rows have globs too
-        import difflib
+    if any(fnmatchcase(one, kernel) or fnmatchcase(kernel, one) for one in known):  # rows have globs too
+        return
+    import difflib
 
-        near = difflib.get_close_matches(kernel, known, n=3, cutoff=0.5)
-        fix = f"the nearest: {', '.join(near)}" if near else "see `layerzero list`"
+    near = difflib.get_close_matches(kernel, known, n=3, cutoff=0.8)
+    if near and not kernel.startswith("inductor."):
+        fix = f"the nearest: {', '.join(near)}"
         raise UnknownNameError("kernel", "the id of a kernel or a glob of ids", repr(kernel), fix)
+    note(json)(f"nothing is recorded of {kernel}")

@@ -7,8 +7,8 @@ def not_entered(name: str) -> InvalidRequestError:
     """Returns the error of a block that is left where it was not entered."""
     return InvalidRequestError(
         name,
-        "a block that this thread or task has entered",
-        "one that is not open",
+        "a block that is open",
+        "one that is not",
         f"write `with lz.{name}(...):`, or enter it before it is left",
     )
 

@@ -13,10 +13,14 @@ from typing import Any
 def install(operations: Mapping[str, Any]) -> None:
     """Registers how the capsules of operations, by name, are pickled. Called once by `import layerzero`."""
     capsules = {id(operation.__self__) for operation in operations.values()}
+    kind = type(next(iter(operations.values())).__self__)
+    of_others = copyreg.dispatch_table.get(kind)
 
-    def reduced(capsule: Any) -> tuple[Any, tuple[str]]:
-        if id(capsule) not in capsules:
-            raise TypeError(f"cannot pickle {type(capsule).__name__!r} object")
-        return importlib.import_module, ("layerzero",)
+    def reduced(capsule: Any) -> Any:
+        if id(capsule) in capsules:
+            return importlib.import_module, ("layerzero",)
+        if of_others is not None:
+            return of_others(capsule)
+        raise TypeError(f"cannot pickle {type(capsule).__name__!r} object")
 
-    copyreg.pickle(type(next(iter(operations.values())).__self__), reduced)
+    copyreg.pickle(kind, reduced)

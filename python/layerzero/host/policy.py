@@ -161,6 +161,11 @@ def token_cache_rules() -> TokenizerCache:
     return _traits(scope.get(), _changes).tokenizer_cache
 
 
+def token_cache_rules_now() -> TokenizerCache:
+    """Returns the same, read anew: between a change of the policy and `note_change` what is kept is older than the engine's."""
+    return _traits.__wrapped__(scope.get(), _changes).tokenizer_cache
+
+
 def policy_in_force() -> dict[str, Any]:
     """Returns every key with its value and origin, in the current context."""
     return json.loads(_layerzero.policy_text(scope.get()))

@@ -115,7 +115,7 @@ class _File:
         if self._path is None:
             return
         now = time.time()
-        # Times of after now are from before the clock was set back: they are no newer than this one.
+        # Times in the future were written before the clock was set back; they count as now.
         others = {other: min(when, now) for other, when in self.read().items() if other != key}
         newest = {key: now} | dict(sorted(others.items(), key=lambda item: -item[1])[: MOST - 1])
         # A disk that is full costs another trial.

@@ -8,7 +8,7 @@ from typing import Any
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError
 from layerzero.host.log import caller
-from layerzero.host.policy import token_cache_rules
+from layerzero.host.policy import token_cache_rules, token_cache_rules_now
 from layerzero.host.typed import typed
 
 
@@ -40,8 +40,13 @@ class TokenCache:
     def __init__(self, model_id: str = "", max_bytes: int = 64 << 20) -> None:
         if max_bytes < 1:
             raise InvalidRequestError("max_bytes", "at least 1", str(max_bytes), "pass a number of bytes")
-        self.model_id, self.max_bytes = model_id, max_bytes
+        self.model_id, self._max_bytes = model_id, max_bytes
         self.held = _layerzero.token_cache_make(min(max_bytes, sys.maxsize), _warn)
+
+    @property
+    def max_bytes(self) -> int:
+        """The most bytes that texts and ids may take; fixed."""
+        return self._max_bytes
 
     def __reduce__(self) -> Any:
         return TokenCache, (self.model_id, self.max_bytes)
@@ -56,7 +61,9 @@ class TokenCache:
 
     def namespace(self, tokenizer_id: str) -> str:
         """Returns what separates entries of models: `model_id:hash`, or the hash alone."""
-        isolated = token_cache_rules().enable_namespace_isolation
+        return self._namespace(tokenizer_id, token_cache_rules().enable_namespace_isolation)
+
+    def _namespace(self, tokenizer_id: str, isolated: bool) -> str:
         return f"{self.model_id}:{tokenizer_id}" if isolated else tokenizer_id
 
     def encode(self, tokenizer: Any, texts: list[str], specials: bool) -> Any:
@@ -70,10 +77,10 @@ class TokenCache:
 
     def _use_rules(self, identity: str, encode_site: tuple[Any, int, int, Any]) -> None:
         """Sets the rules in force, which the binding follows until any rules may have changed."""
-        rules = token_cache_rules()
+        rules = token_cache_rules_now()
         rates = (rules.validation_rate_initial, rules.validation_rate_warmup, rules.validation_rate_stable)
         first, following, later = map(_every, rates)
-        every, space = (first, following, later), self.namespace(identity)
+        every, space = (first, following, later), self._namespace(identity, rules.enable_namespace_isolation)
         _layerzero.token_cache_rules(self.held, identity, self.model_id, space, every, *encode_site)
-        if token_cache_rules() != rules:  # another thread has changed them meanwhile
+        if token_cache_rules_now() != rules:  # another thread has changed them meanwhile
             self._use_rules(identity, encode_site)

@@ -1,5 +1,6 @@
 """Devices that a caller names, checked before torch is asked for memory on them."""
 
+import contextlib
 from typing import Any
 
 from layerzero.errors import UnknownNameError, WrongTypeError
@@ -12,16 +13,16 @@ def device_of(field: str, device: Any) -> Any:
     """
     import torch
 
+    found, is_name = None, isinstance(device, (str, int, torch.device)) and not isinstance(device, bool)
+    if is_name:
+        with contextlib.suppress(RuntimeError):
+            found = torch.device(device)
+    if found is not None and found.type == "cpu":
+        return found
     count = torch.cuda.device_count()
-    names = ", ".join(["cpu", *(f"cuda:{number}" for number in range(count))])
-    if isinstance(device, bool) or not isinstance(device, (str, int, torch.device)):
-        raise WrongTypeError(field, f"one of {names}", type(device).__name__)
-    try:
-        found = torch.device(device)
-    except RuntimeError:
-        found = None
-    if found is None or found.type not in ("cpu", "cuda") or (found.type == "cuda" and (found.index or 0) >= count):
-        raise UnknownNameError(
-            field, f"one of {names}", repr(str(device)), "`layerzero doctor` says why others are not"
-        )
-    return found
+    if found is not None and found.type == "cuda" and (found.index or 0) < count:
+        return found
+    wanted = "one of " + ", ".join(["cpu", *(f"cuda:{number}" for number in range(count))])
+    if not is_name:
+        raise WrongTypeError(field, wanted, type(device).__name__)
+    raise UnknownNameError(field, wanted, repr(str(device)), "see `layerzero doctor` for this machine's devices")

@@ -19,17 +19,15 @@ def refuse(contract: Contract, arguments: dict[str, Any]) -> None:
     torch = sys.modules.get("torch")
     if torch is None:
         return
-    for param in contract["params"]:
-        value = arguments.get(param["name"])
-        if param["kind"] != "tensor" or not isinstance(value, torch.Tensor):
-            continue
-        with torch._C.DisableTorchFunction():
-            takes = contract["name"] == "attention" and is_jagged(torch, value)
-            if not value.is_nested or takes:
-                continue
+    tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+    with torch._C.DisableTorchFunction():
+        nested = {name: value for name, value in tensors.items() if value.is_nested}
+        if contract["name"] == "attention":
+            nested = {name: value for name, value in nested.items() if not is_jagged(torch, value)}
+    for name, value in nested.items():
         kinds = ", or nested ones with layout torch.jagged" if contract["name"] == "attention" else ""
         raise WrongTypeError(
-            f"{contract['name']}: {param['name']}",
+            f"{contract['name']}: {name}",
             TENSOR_WANTED + kinds,
             f"a nested tensor with layout {value.layout}",
             "pass its values() where the operation works row by row, else pad it: torch.nested.to_padded_tensor",
