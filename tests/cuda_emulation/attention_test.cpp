@@ -58,42 +58,58 @@ TEST(SharesOfKeys, NoSplitIsWithoutKeysWhereShapesAreExact) {
   EXPECT_GT(attention::SplitsOf(Decode(1, 131072, 32, 8, 64), attention::CutOfTiles(Decode(1, 131072, 32, 8, 64))), 8);
 }
 
-// Clusters are the device's, or parts in memory serve; lengths are shorter than the shapes, also 0.
-TEST(SharesOfKeys, SplitsAgreeWithTheReference) {
+void Check(const char* operation, const std::string& id, const std::string& call) {
   RegisterOnce();
   Engine& engine = Engine::Get();
-  const auto check = [&](const char* operation, const std::string& id, const std::string& call) {
-    const KernelEntry* kernel = engine.selector().registry().FindKernel(operation, id);
-    ASSERT_NE(kernel, nullptr) << id;
-    auto c = verify::ParseCase(*kernel->op, call);
-    ASSERT_TRUE(c.ok()) << call << "\n" << c.status().Text();
-    for (const bool clusters : {true, false}) {
-      emulation::UseClusters(clusters);
-      const verify::CaseResult result = verify::RunCase(engine, *c, *kernel);
-      EXPECT_EQ(result.verdict, verify::Verdict::kPassed)
-          << call << (clusters ? "\n" : " without clusters\n") << result.text;
-    }
-    emulation::UseClusters(true);
-  };
+  const KernelEntry* kernel = engine.selector().registry().FindKernel(operation, id);
+  ASSERT_NE(kernel, nullptr) << id;
+  auto c = verify::ParseCase(*kernel->op, call);
+  ASSERT_TRUE(c.ok()) << call << "\n" << c.status().Text();
+  for (const bool clusters : {true, false}) {
+    emulation::UseClusters(clusters);
+    const verify::CaseResult result = verify::RunCase(engine, *c, *kernel);
+    EXPECT_EQ(result.verdict, verify::Verdict::kPassed)
+        << call << (clusters ? "\n" : " without clusters\n") << result.text;
+  }
+  emulation::UseClusters(true);
+}
+
+// Clusters are the device's, or parts in memory serve; lengths are shorter than the shapes, also 0.
+TEST(SharesOfKeys, SplitsAgreeWithTheReference) {
   for (const std::string options :
        {"", " window=300", " softcap=5.0 return_lse=true", " sinks=f32[6] alibi_slopes=f32[6] return_lse=true"}) {
     for (const std::string shapes :
          {"64] key=bf16[2,1000,2,64] value=bf16[2,1000,2,64]", "128] key=bf16[2,300,2,128] value=bf16[2,300,2,128]",
           "256] key=bf16[2,140,2,256] value=bf16[2,140,2,256]"}) {
-      check("attention.gqa.decode", "cuda.attention.gqa.decode.mma", "query=bf16[2,1,6," + shapes + options);
+      Check("attention.gqa.decode", "cuda.attention.gqa.decode.mma", "query=bf16[2,1,6," + shapes + options);
     }
   }
   for (const std::string tokens : {"1", "3"}) {
-    check("attention.mla.decode", "cuda.attention.mla.decode",
+    Check("attention.mla.decode", "cuda.attention.mla.decode",
           "q_nope=bf16[" + tokens + ",40,64] q_pe=bf16[" + tokens +
               ",40,16] ckv=bf16[1200,1,64] kpe=bf16[1200,1,16] sm_scale=0.1 return_lse=true");
   }
   for (const std::string lengths : {"{700,1}", "{0,129}", "{3,512}"}) {
-    check("attention.gqa.decode.block_table", "cuda.attention.gqa.decode.block_table.mma",
+    Check("attention.gqa.decode.block_table", "cuda.attention.gqa.decode.block_table.mma",
           "query=f16[2,1,8,64] key_cache=f16[2,700,2,64] value_cache=f16[2,700,2,64] block_tables=i32[2,1]{1,0} "
           "context_lens=i32[2]" +
               lengths + " return_lse=true");
   }
+}
+
+// A KV head has a group of no query heads, by which nothing may be divided.
+TEST(AttentionWithoutHeads, WritesNothing) {
+  const std::string dense = " layout=BSHD return_lse=true";
+  const std::string paged =
+      " qo_indptr=i32[3]{0,1,3} kv_indptr=i32[3]{0,1,2} kv_indices=i32[2]{1,0} kv_last_page_len=i32[2]{5,16}";
+  Check("attention.gqa.prefill", "cuda.attention.gqa.few",
+        "query=f32[1,3,0,64] key=f32[1,40,2,64] value=f32[1,40,2,64]" + dense);
+  Check("attention.gqa.prefill", "cuda.attention.gqa.prefill",
+        "query=bf16[1,40,0,64] key=bf16[1,40,2,64] value=bf16[1,40,2,64]" + dense);
+  Check("attention.gqa.prefill.paged", "cuda.attention.gqa.prefill.paged.fp32",
+        "query=f32[3,0,64] paged_k_cache=f32[2,16,2,64] paged_v_cache=f32[2,16,2,64]" + paged);
+  Check("attention.gqa.prefill.paged", "cuda.attention.gqa.prefill.paged",
+        "query=bf16[3,0,64] paged_k_cache=bf16[2,16,2,64] paged_v_cache=bf16[2,16,2,64]" + paged);
 }
 
 }  // namespace
