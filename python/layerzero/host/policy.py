@@ -162,7 +162,7 @@ def token_cache_rules() -> TokenizerCache:
 
 
 def token_cache_rules_now() -> TokenizerCache:
-    """Returns the same, read anew: between a change of the policy and `note_change` what is kept is older than the engine's."""
+    """Returns the same, read again: between a change of the policy and `note_change` what is kept is older than the engine's."""
     return _traits.__wrapped__(scope.get(), _changes).tokenizer_cache
 
 
