@@ -62,7 +62,7 @@ Status Failed(const KernelEntry& kernel, const Request& r, int32_t code) {
   } else if (code == LZ_LAUNCH_INVALID_DATA) {
     text.wanted = "valid values in its tensors";
     text.got = "an invalid one (code " + std::to_string(code) + ")";
-    text.fix = "check lengths, offsets, indices, temperatures and the numbers of rows";
+    text.fix = "check index arguments, lengths, offsets, temperatures and the numbers of rows";
   }
   return WithWrittenInputs(kernel, r,
                            Status(no_memory ? StatusCode::kOutOfMemory : StatusCode::kKernelFailed, std::move(text)));
