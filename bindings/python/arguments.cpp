@@ -37,12 +37,15 @@ PyObject* OnlyItem(PyObject* value) {
   return value;
 }
 
+bool WrongType(const OpBinding& binding, std::string_view param, const char* wanted, const char* got) {
+  Raise(Status(StatusCode::kWrongType,
+               {.field = std::string(binding.op->name()) + ": " + std::string(param), .wanted = wanted, .got = got}));
+  return false;
+}
 bool WrongType(const OpBinding& binding, std::string_view param, const char* wanted, PyObject* got) {
   PyObject* type = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(got)), "__name__");
   const char* name = type ? PyUnicode_AsUTF8AndSize(type, nullptr) : nullptr;
-  Raise(Status(StatusCode::kWrongType, {.field = std::string(binding.op->name()) + ": " + std::string(param),
-                                        .wanted = wanted,
-                                        .got = name ? name : "another type"}));
+  WrongType(binding, param, wanted, name ? name : "another type");
   Py_XDECREF(type);
   return false;
 }
@@ -164,23 +167,28 @@ Read ReadTensors(const OpBinding& binding, const Arguments& a, Request* r) {
 namespace {
 
 bool ReadSizes(PyObject* sizes, int64_t* into, int32_t* ndim) {
-  if (!PyTuple_Check(sizes) || PyTuple_Size(sizes) > kMaxRank) return false;
   *ndim = int32_t(PyTuple_Size(sizes));
   for (int32_t d = 0; d < *ndim; ++d) into[d] = PyLong_AsLongLong(PyTuple_GetItem(sizes, d));
   return !PyErr_Occurred();
 }
 
-Read ReadDescription(const Param& p, PyObject* description, int64_t* memory, lz_tensor* t) {
+Read ReadDescription(const OpBinding& binding, const Param& p, PyObject* description, int64_t* memory, lz_tensor* t) {
   const char* name;
   PyObject *sizes, *strides;
   int32_t num_strides = 0;
   t->shape = memory;
   t->strides = memory + kMaxRank;
-  if (!PyArg_ParseTuple(description, "sOO", &name, &sizes, &strides) || !ReadSizes(sizes, t->shape, &t->ndim) ||
-      !ReadSizes(strides, t->strides, &num_strides) || num_strides != t->ndim) {
+  const bool parsed = PyArg_ParseTuple(description, "sO!O!", &name, &PyTuple_Type, &sizes, &PyTuple_Type, &strides);
+  if (parsed && PyTuple_Size(sizes) > kMaxRank) {
     Raise(Status(
         StatusCode::kInvalidRequest,
         {.field = std::string(p.name), .wanted = "at most " + std::to_string(kMaxRank) + " axes", .got = "more"}));
+    return Read::kError;
+  }
+  if (!parsed || PyTuple_Size(strides) != PyTuple_Size(sizes) || !ReadSizes(sizes, t->shape, &t->ndim) ||
+      !ReadSizes(strides, t->strides, &num_strides)) {
+    PyErr_Clear();
+    WrongType(binding, p.name, "a tensor", description);
     return Read::kError;
   }
   const DTypeInfo& dtype = Info(DTypeFromName(name));
@@ -197,18 +205,22 @@ Read ReadTensorsOrDescriptions(const OpBinding& binding, const Arguments& a, Req
     PyObject* object = a.params[op.input_params()[i]];
     if (!object || object == Py_None) continue;
     if (PyTuple_Check(object)) {
-      const Read read = ReadDescription(op.input(i), object, descriptions->sizes[i], &r->tensors[i]);
+      const Read read = ReadDescription(binding, op.input(i), object, descriptions->sizes[i], &r->tensors[i]);
       if (read != Read::kOk) return read;
       continue;
     }
     const char* const wanted = "a dense torch.Tensor with values, outside torch's modes and transforms";
-    if (!TorchAttached() || !ModesAllowFastPath() || !IsTensor(object)) {
+    if (!TorchAttached() || !IsTensor(object)) {
       WrongType(binding, op.input(i).name, wanted, object);
+      return Read::kError;
+    }
+    if (!ModesAllowFastPath()) {
+      WrongType(binding, op.input(i).name, wanted, "a mode or transform of torch in force");
       return Read::kError;
     }
     if (GradEnabled() && RequiresGrad(object)) r->flags |= LZ_FLAG_REQUIRES_GRAD;
     if (!ReadTensor(object, &r->tensors[i])) {
-      WrongType(binding, op.input(i).name, wanted, object);
+      WrongType(binding, op.input(i).name, wanted, "a tensor without dense values in memory");
       return Read::kError;
     }
   }
@@ -232,10 +244,11 @@ bool NeedsView(const OpBinding& binding, const Arguments& a, const Request& r) {
 }
 
 bool ReadScalar(const OpBinding& binding, const Param& p, PyObject* value, lz_scalar* out) {
-  const bool is_flag = value == Py_True || value == Py_False;  // Python's numbers too: a mistake in the place
+  // True and False are ints in Python; here they are a mistake.
+  const auto is_flag = [](PyObject* one) { return one == Py_True || one == Py_False; };
   switch (p.kind) {
     case ParamKind::kFloat:
-      if (is_flag) return WrongType(binding, p.name, "a number", value);
+      if (is_flag(value)) return WrongType(binding, p.name, "a number", value);
       out->value.f = PyFloat_AsDouble(value);
       if (out->value.f == -1.0 && PyErr_Occurred()) {
         PyErr_Clear();
@@ -243,15 +256,16 @@ bool ReadScalar(const OpBinding& binding, const Param& p, PyObject* value, lz_sc
       }
       break;
     case ParamKind::kInt:
-      if (is_flag) return WrongType(binding, p.name, "an integer", value);
-      out->value.i = PyLong_AsLongLong(OnlyItem(value));
+      value = OnlyItem(value);
+      if (is_flag(value)) return WrongType(binding, p.name, "an integer", value);
+      out->value.i = PyLong_AsLongLong(value);
       if (out->value.i == -1 && PyErr_Occurred()) {
         PyErr_Clear();
         return WrongType(binding, p.name, "an integer", value);
       }
       break;
     case ParamKind::kBool: {
-      if (!is_flag) return WrongType(binding, p.name, "True or False", value);
+      if (!is_flag(value)) return WrongType(binding, p.name, "True or False", value);
       out->value.i = value == Py_True;
       break;
     }

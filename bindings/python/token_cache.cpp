@@ -1,10 +1,11 @@
 // The token cache (layerzero/tokenizers/cache.py): ids by text. A hit is one look-up by the hash that the string has; a
-// miss, and a hit that is compared, is a call of tokenize.encode. The GIL guards all of it. What makes an object of
-// Python may run its garbage collector, and so any code and other threads: nothing is held over it that they may drop.
+// miss, and a hit that is compared, is a call of tokenize.encode. The GIL guards all of it. Making a Python object may
+// run the garbage collector, and so any code and other threads: no reference to an entry is kept across it.
 #include <algorithm>
 #include <list>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 
 #include "arguments.h"
 #include "tokenizer.h"
@@ -67,7 +68,6 @@ class TokenCache {
   TokenCache(size_t max_bytes, PyObject* warn) : max_bytes_(max_bytes), warn_(warn) { Py_IncRef(warn); }
   ~TokenCache() {
     Clear();
-    for (const auto& [name, number] : spaces_) Py_DecRef(name.text);
     Py_DecRef(warn_);
   }
   TokenCache(const TokenCache&) = delete;
@@ -78,12 +78,17 @@ class TokenCache {
   PyObject* Encode(PyObject* tokenizer_id, PyObject* model_id, bool specials, PyObject* texts);
   void SetRules(SharedRules rules);  // takes the place of those of the same tokenizer, model and scope
   uint64_t SpaceOf(PyObject* name) {
-    const auto [space, is_new] = spaces_.try_emplace({name, 0}, spaces_.size());
-    if (is_new) Py_IncRef(name);
+    const auto [space, is_new] = spaces_.try_emplace({name, 0}, next_space_);
+    if (is_new) {
+      Py_IncRef(name);
+      ++next_space_;
+    }
     return 2 * space->second;
   }
   void Clear() {
     while (!entries_.empty()) Drop(entries_.begin());
+    for (const auto& [name, number] : std::exchange(spaces_, {})) Py_DecRef(name.text);
+    const auto dropped = std::exchange(rules_, {});  // their ends may run any code: all is empty then
   }
   PyObject* StatsDict() const {
     return Py_BuildValue("{sLsLsLsLsLsnsn}", "hits", stats_.hits, "misses", stats_.misses, "validated",
@@ -112,6 +117,7 @@ class TokenCache {
   Entries entries_;
   std::unordered_map<Key, Entries::iterator, KeyHash, KeyEqual> by_text_;
   std::unordered_map<Key, uint64_t, KeyHash, KeyEqual> spaces_;  // by name
+  uint64_t next_space_ = 0;  // no number is used again: calls in flight have old ones
   std::vector<SharedRules> rules_;
   Stats stats_;
 };

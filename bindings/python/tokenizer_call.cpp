@@ -37,12 +37,12 @@ lz_tensor Dense(const T* data, lz_dtype dtype, int64_t* shape, int64_t* strides,
 template <class Value>
 class TextCaller : public RaisingCaller {
  public:
-  // `rows`: the texts or ids as Python has them, for kernels of libraries: host(source, rows, specials, spans).
-  TextCaller(PyObject* host, PyObject* rows, size_t capacity, bool specials, bool spans)
+  // `rows`: the `count` texts or ids as Python has them, for kernels of libraries: host(source, rows, specials, spans).
+  TextCaller(PyObject* host, PyObject* rows, size_t count, size_t capacity, bool specials, bool spans)
       : host_(host),
         rows_(rows),
         values_(capacity),
-        ends_(size_t(PyList_Size(rows))),
+        ends_(count),
         spans_(spans ? capacity : 0),
         specials_(specials),
         with_spans_(spans) {}
@@ -181,7 +181,7 @@ PyObject* EncodeGroup(const EncodeSite& site, const Given& given, PyObject* text
     pieces.End();
   }
   const auto run = [&](Request& r, InlineCache* inline_cache, size_t capacity, size_t* needed) -> PyObject* {
-    TextCaller<int32_t> caller(site.host, texts, capacity, given.specials, given.offsets);
+    TextCaller<int32_t> caller(site.host, texts, count, capacity, given.specials, given.offsets);
     const Status status = RunCall(Engine::Get(), r, inline_cache, caller);
     if (!status.ok()) return Raise(status, &r);
     if (PyObject* result = caller.TakeResult()) return result;
@@ -295,7 +295,7 @@ PyObject* DecodeCall(PyObject*, PyObject* args) {
     pieces.End();
   }
   const auto run = [&](Request& r, InlineCache* site, size_t capacity, size_t* needed) -> PyObject* {
-    TextCaller<char> caller(host, list, capacity, given.specials, false);
+    TextCaller<char> caller(host, list, texts, capacity, given.specials, false);
     const Status status = RunCall(Engine::Get(), r, site, caller);
     if (!status.ok()) return Raise(status, &r);
     if (PyObject* result = caller.TakeResult()) return result;

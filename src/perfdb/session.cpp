@@ -155,6 +155,7 @@ Status Session::CheckFile(Use use, bool* missing) {
   namespace fs = std::filesystem;
   std::error_code error;
   const fs::path file = fs::absolute(path_, error);
+  if (error) return Bad(path_, "a path", error.message(), kElsewhere);
   fs::path folder = file.parent_path();
   if (use == Use::kWrite && !fs::is_directory(folder, error)) {
     fs::create_directories(folder, error);

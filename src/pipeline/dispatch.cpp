@@ -51,16 +51,21 @@ Status Failed(const KernelEntry& kernel, const Request& r, int32_t code) {
                                              .fix = "start the process again: no kernel can use this device any more"});
   }
   const bool no_memory = of_cuda && code == kCudaErrors + kCudaOutOfMemory;
-  return WithWrittenInputs(
-      kernel, r,
-      Status(no_memory ? StatusCode::kOutOfMemory : StatusCode::kKernelFailed,
-             {.field = name,
-              .wanted = code == LZ_LAUNCH_INVALID_INDEX  ? "indices within their tensors"
-                        : code == LZ_LAUNCH_INVALID_DATA ? "lengths, offsets and indices that fit its tensors"
-                                                         : "a launch without an error",
-              .got = code == LZ_LAUNCH_INVALID_INDEX || code == LZ_LAUNCH_INVALID_DATA ? "others"
-                                                                                       : "code " + std::to_string(code),
-              .fix = "check that index arguments are within their tensors; `layerzero explain` shows other kernels"}));
+  ErrorParts text = {
+      .field = name,
+      .wanted = "a launch without an error",
+      .got = "code " + std::to_string(code),
+      .fix = "check that index arguments are within their tensors; `layerzero explain` shows other kernels"};
+  if (code == LZ_LAUNCH_INVALID_INDEX) {
+    text.wanted = "indices within their tensors";
+    text.got = "others";
+  } else if (code == LZ_LAUNCH_INVALID_DATA) {
+    text.wanted = "valid values in its tensors";
+    text.got = "an invalid one (code " + std::to_string(code) + ")";
+    text.fix = "check index arguments, lengths, offsets, temperatures and the numbers of rows";
+  }
+  return WithWrittenInputs(kernel, r,
+                           Status(no_memory ? StatusCode::kOutOfMemory : StatusCode::kKernelFailed, std::move(text)));
 }
 
 // The error before a launch: nothing is written.

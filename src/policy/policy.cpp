@@ -42,8 +42,6 @@ class Merger {
  public:
   Merger() {
     for (const PolicyKey& key : PolicyKeys()) entries_[key.name].value = DefaultValue(key);
-    json& cache_dir = entries_["cache_dir"].value;
-    cache_dir = WithHome(cache_dir);  // as a file's value is read
   }
 
   Status Add(const PolicySource& source, int layer) {
@@ -55,6 +53,8 @@ class Merger {
   Result<Policy> Finish() {
     SeparatePreferredAndAvoided();
     LZ_RETURN_IF_ERROR(CheckContainers());
+    json& cache_dir = entries_["cache_dir"].value;
+    cache_dir = WithHome(cache_dir);  // a layer that names one has read it so: this is for the default
     Policy policy;
     policy.lock_names = std::move(lock_names_);
     json locks = json::object(), rules = json::array();

@@ -1,6 +1,7 @@
 // Measured times in force: they decide between kernels, class by class, and only where the policy lets them.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
@@ -200,10 +201,15 @@ TEST_F(EnginePrior, AChildForkedWhileRecordsAreReadHasRecords) {
   ASSERT_TRUE(engine.Configure(R"({"perfdb": {"path": ")" + (folder / "times.sqlite") + R"("}})").ok());
   {
     std::optional<perfdb::ProcessLock> held(std::in_place);
-    std::thread reader([&] { (void)engine.UsePriorOfMachine(); });
+    std::atomic<bool> runs = false;
+    std::thread reader([&] {
+      runs = true;
+      (void)engine.UsePriorOfMachine();
+    });
+    while (!runs) std::this_thread::yield();
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     const pid_t child = perfdb::Child([&] {
-      alarm(10);  // ends a child that waits
+      alarm(60);  // ends a child that waits
       return engine.UsePrior(File({{"a.k", 64, 9}, {"b.k", 64, 1}}), "test").ok() && Chosen(64) == "b.k";
     });
     EXPECT_TRUE(perfdb::EndedWell(child));

@@ -5,6 +5,7 @@ import copy
 import gc
 import os
 import pickle
+import sys
 import warnings
 
 import pytest
@@ -208,6 +209,18 @@ def test_threads_clear_what_others_read():
     assert stats["hits"] + stats["misses"] == 4 * 200 * 30 and stats["mismatches"] == 0
     cache.clear()
     assert cache.stats()["entries"] == cache.stats()["bytes"] == 0
+
+
+def test_a_cleared_cache_keeps_no_tokenizer():
+    identity, cache = lz.register_tokenizer(build()), lz.TokenCache()
+    tokenizer = lz.tokenizers._find(identity)
+    wanted = lz.tokenize("hello", identity)["input_ids"]
+    before = sys.getrefcount(tokenizer)
+    for _ in range(2):
+        assert lz.tokenize("hello", identity, cache=cache)["input_ids"] == wanted
+        assert sys.getrefcount(tokenizer) > before
+        cache.clear()
+        assert sys.getrefcount(tokenizer) == before
 
 
 def test_threads_share_a_cache():

@@ -37,6 +37,11 @@ WRONG = [
     (lambda: lz.shadow("x"), lz.WrongTypeError, "shadow: rate"),
     (lambda: lz.which("rms_norm", X, W, device=0), lz.WrongTypeError, "which: device"),
     (lambda: lz.which("rms_norm", "x", W), lz.WrongTypeError, "rms_norm: input"),
+    (lambda: lz.which("rms_norm", (X, X), W), lz.WrongTypeError, "rms_norm: input"),
+    (lambda: lz.which("rms_norm", ("float32", [4, 8], [8, 1]), W), lz.WrongTypeError, "rms_norm: input"),
+    (lambda: lz.which("rms_norm", ("float32", (4, 8), (1,)), W), lz.WrongTypeError, "rms_norm: input"),
+    (lambda: lz.which("rms_norm", ("float32", (4, "a"), (8, 1)), W), lz.WrongTypeError, "rms_norm: input"),
+    (lambda: lz.which("rms_norm", ("float32", (1,) * 9, (1,) * 9), W), lz.InvalidRequestError, "input"),
     (lambda: lz.explain("rms_norm", X.to("meta"), W), lz.WrongTypeError, "rms_norm: input"),
     (lambda: lz.explain("rms_norm", X.to_sparse(), W), lz.WrongTypeError, "rms_norm: input"),
     (lambda: lz.prepare("rms_norm", X, W)("x", W), lz.WrongTypeError, "a prepared rms_norm"),
@@ -99,6 +104,8 @@ WRONG = [
     (lambda: lz.register_kernel("norm.rms", "a.b", supported_dtypes=["float32"])(int), lz.WrongTypeError, "kernel"),
     (lambda: lz.rms_norm(X, W, eps=True), lz.WrongTypeError, "rms_norm: eps"),
     (lambda: lz.sample_topk(X, True), lz.WrongTypeError, "sample_topk: k"),
+    (lambda: lz.sample_topk(X, (True,)), lz.WrongTypeError, "sample_topk: k"),
+    (lambda: lz.sample_topk(X, [False]), lz.WrongTypeError, "sample_topk: k"),
     (lambda: lz.activation(X, function="\ud800"), lz.WrongTypeError, "activation: function"),
     (lambda: lz.rms_norm(X, W, out=()), lz.WrongTypeError, "rms_norm: out"),
     (lambda: lz.fused_add_rms_norm(X, X, W, out=3), lz.WrongTypeError, "fused_add_rms_norm: out"),
@@ -144,6 +151,14 @@ def test_a_wrong_argument_is_named(call, kind, field):
     with pytest.raises(kind) as caught:
         call()
     assert caught.value.field.startswith(field) and caught.value.wanted and caught.value.got
+
+
+def test_what_was_got_in_place_of_values_is_told():
+    for tensor in (X.to("meta"), X.to_sparse()):
+        with pytest.raises(lz.WrongTypeError, match="got a tensor without dense values in memory"):
+            lz.explain("rms_norm", tensor, W)
+    with torch.device("meta"), pytest.raises(lz.WrongTypeError, match="got a mode or transform of torch in force"):
+        lz.explain("rms_norm", X, W)
 
 
 @pytest.mark.parametrize("layouts", [["BSDH"], ["BHSD", "NHD"]])
@@ -211,6 +226,17 @@ def test_a_database_is_found_by_a_relative_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert perf_records.write_database([], pathlib.Path("times.sqlite"))["added"] == 0
     assert perf_records.read_database(pathlib.Path("times.sqlite")) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems keep a working folder")
+def test_a_relative_path_without_a_working_folder_is_refused(tmp_path, monkeypatch):
+    from layerzero import perf_records
+
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(lz.ConfigError, match="times.sqlite: wanted a path"):
+        perf_records.read_database(pathlib.Path("times.sqlite"))
 
 
 # ---- the check itself
