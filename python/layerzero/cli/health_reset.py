@@ -30,9 +30,9 @@ def command(
 
 
 def _check_known(kernel: str, json: bool) -> None:
-    """Refuses an id or a glob of no kernel: neither a registered one nor one of which something is recorded.
+    """Refuses a text that is no id or glob of a known kernel, registered or recorded, but much like such an id.
 
-    Kernels of the compiler and of applications are registered when they are first needed: their ids pass.
+    Other texts pass: kernels of the compiler and of applications are registered only when they are needed.
     """
     report = lz.health()
     recorded = {row["kernel"] for row in (*report["quarantine"], *report["graph_safe"])}
