@@ -85,11 +85,13 @@ Engine::Engine() {
   });
   // A forked child has this thread only: the plans that it inherited are selected again, on one
   // thread (base/thread_pool.h).
-  pthread_atfork(nullptr, nullptr, [] {
-    Get().selector_.health().AfterFork();
-    Get().AfterFork();
-    Get().Invalidate();
-  });
+  pthread_atfork([] { Get().selector_.registry().BeforeFork(); }, [] { Get().selector_.registry().AfterFork(); },
+                 [] {
+                   Get().selector_.registry().AfterFork();
+                   Get().selector_.health().AfterFork();
+                   Get().AfterFork();
+                   Get().Invalidate();
+                 });
 }
 
 // The host may need a lock that another thread holds while it waits here, so no lock of the engine is held during

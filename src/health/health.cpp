@@ -65,7 +65,7 @@ QuarantineRow Health::RowOf(const KernelEntry& k, int32_t index, std::vector<Cal
 bool Health::RowHolds(size_t number, const KernelEntry& k, int32_t index) const {
   const QuarantineRow& row = rows_[number];
   if (removed_[number] || !GlobMatch(row.kernel, k.id) || !GlobMatch(row.operation, k.operation)) return false;
-  if (row.until != 0 && row.until <= int64_t(std::time(nullptr))) return false;
+  if (row.HasEnded(std::time(nullptr))) return false;
   if (!row.version.empty() && row.version != KernelVersion(k, limits_.build)) return false;
   if (row.library_versions != VersionRange() && !row.library_versions.Holds(k.availability.version)) return false;
   const Device& device = devices_(index);

@@ -69,7 +69,7 @@ bool Health::IsAboutCaptures(int64_t number) {
 }
 
 bool Health::IsInForce(const QuarantineRow& row) const {
-  if (row.until != 0 && row.until <= int64_t(std::time(nullptr))) return false;
+  if (row.HasEnded(std::time(nullptr))) return false;
   const auto kernels = registry_.Kernels(nullptr);
   return std::ranges::any_of(kernels, [&](const KernelEntry* k) {
     return GlobMatch(row.kernel, k->id) && GlobMatch(row.operation, k->operation) &&

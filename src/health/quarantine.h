@@ -48,6 +48,9 @@ struct QuarantineRow {
   int64_t until = 0;   // 0: as long as the versions hold
   int strikes = 1;     // how often it was seen
 
+  // `now` in seconds of the Unix epoch. A clock that was set back by more than an hour ends the row too: it would
+  // otherwise hold for longer than was meant, and a kernel that fails again is learned again.
+  bool HasEnded(int64_t now) const { return until != 0 && (until <= now || now < since - 3600); }
   // True if both are about the same calls of the same kernel on the same device, whatever the version.
   bool IsSame(const QuarantineRow& other) const;
 };

@@ -149,6 +149,11 @@ class Registry {
   const KernelEntry* kernel(uint32_t index) const;
   bool IsRemoved(const KernelEntry& kernel) const;
 
+  // Around a fork: no other thread is changing the tables meanwhile, so the child has them whole and their lock is
+  // free.
+  void BeforeFork() { mutex_.lock(); }
+  void AfterFork() { mutex_.unlock(); }
+
  private:
   // A condition that AddThresholds added. Those without a holder stay until the next state, so that a policy which
   // comes and goes does not replace the classes each time, unless there are more than kMaxIdleRows.

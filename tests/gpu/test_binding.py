@@ -1,5 +1,7 @@
 """The binding on CUDA tensors: streams, memory, devices, graphs, threads, modes, torch.compile."""
 
+import subprocess
+import sys
 import threading
 
 import layerzero as lz
@@ -241,6 +243,23 @@ def test_arrays_of_other_libraries():
     assert isinstance(y, cupy.ndarray)
     want = F.rms_norm(torch.from_dlpack(a), (4,), None, 1e-6)
     torch.testing.assert_close(torch.from_dlpack(y), want, rtol=1e-5, atol=1e-5)
+
+
+def test_arrays_on_a_device_without_torch():
+    pytest.importorskip("cupy")
+    code = """
+import sys
+sys.modules["torch"] = None  # an import of it fails
+import cupy, layerzero as lz
+x = cupy.arange(12, dtype="float32").reshape(3, 4)
+try:
+    lz.rms_norm(x)
+except lz.LayerZeroError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "torch" in done.stdout, done.stdout  # what to install, or to copy to the host
 
 
 def test_the_profiler_sees_the_kernel(x):

@@ -115,6 +115,18 @@ TEST_F(Quarantine, ProcessesLoseNoRowOfEachOther) {
   EXPECT_EQ(QuarantineFile(folder_).Read()->size(), 100u);
 }
 
+TEST_F(Quarantine, RowsEndAtTheirTimeAndWithAClockThatWasSetBack) {
+  QuarantineRow row = Row("a.k");
+  row.since = 1'000'000, row.until = 1'086'400;
+  EXPECT_FALSE(row.HasEnded(1'000'000));
+  EXPECT_FALSE(row.HasEnded(1'086'399));
+  EXPECT_TRUE(row.HasEnded(1'086'400));
+  EXPECT_FALSE(row.HasEnded(1'000'000 - 60));  // two machines' clocks
+  EXPECT_TRUE(row.HasEnded(1'000'000 - 86'400));
+  row.until = 0;
+  EXPECT_FALSE(row.HasEnded(0));
+}
+
 TEST(VersionRange, ComparesNumbers) {
   const VersionRange range{"2.5", "2.10"};
   for (const char* inside : {"2.5", "2.5.0", "2.9.1+cu130", "2.6.0-rc1"}) EXPECT_TRUE(range.Holds(inside)) << inside;

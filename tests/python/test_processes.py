@@ -205,6 +205,47 @@ def test_a_forked_child_works_after_the_parent_used_threads():
     )
 
 
+def test_a_child_that_is_forked_while_kernels_are_registered():
+    run(
+        USE
+        + textwrap.dedent(
+            """
+            import os, threading, time
+            how = {"supported_dtypes": {"float32"}, "platform": "cpu", "requires_layouts": ("any",)}
+            ended = False
+            def register():
+                while not ended:
+                    lz.register_kernel("norm.rms", "mine.norm", **how)(lambda *a, **k: None)
+                    lz.unregister_kernel("norm.rms", "mine.norm")
+            use(3)
+            others = [threading.Thread(target=register) for _ in range(2)]
+            for other in others:
+                other.start()
+            children = []
+            for _ in range(150):
+                child = os.fork()
+                if child == 0:
+                    try:
+                        lz.register_kernel("norm.rms", "child.norm", **how)(lambda *a, **k: None)
+                        os._exit(0)
+                    finally:
+                        os._exit(1)
+                children.append(child)
+            ended = True
+            end = time.monotonic() + 60
+            while children and time.monotonic() < end:
+                children = [c for c in children if os.waitpid(c, os.WNOHANG) == (0, 0)]
+                time.sleep(0.01)
+            for child in children:
+                os.kill(child, 9)
+            for other in others:
+                other.join()
+            assert not children, f"{len(children)} of 150 children wait for a lock"
+            """
+        )
+    )
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_pools_of_every_start_method(method, tmp_path):
     script = tmp_path / "pool.py"
