@@ -14,7 +14,7 @@ namespace lz::python {
 namespace {
 
 constexpr const char* kCapsule = "layerzero.guard";
-constexpr int32_t kAxes = 3;  // weights have at most 3: those of experts (experts, outputs, inputs)
+constexpr int32_t kAxes = 5;  // weights have at most 5: those of convolutions (outputs, inputs, frames, rows, columns)
 using AllSizes = std::array<int64_t, 1 + 2 * kAxes>;  // number of axes, their sizes, their strides
 
 class Guard {
@@ -36,7 +36,7 @@ class Guard {
     if (!PyArg_ParseTuple(triple, "O!OO", &PyDict_Type, &dict, &key, &tensor)) return false;
     lz_tensor view;
     if (!IsTensor(tensor) || !ReadTensor(tensor, &view) || view.ndim > kAxes) {
-      PyErr_SetString(PyExc_TypeError, "guard: wanted plain tensors of at most three axes");
+      PyErr_SetString(PyExc_TypeError, "guard: wanted plain tensors of at most five axes");
       return false;
     }
     tensors_.push_back({Keep(dict), Keep(key), Keep(tensor), First(view), DTypeOf(view), Sizes(view)});

@@ -22,6 +22,7 @@ from layerzero.integrations.transformers.caches import rows_cache  # noqa: E402
 from layerzero.integrations.transformers.run import captured, captured_step, experts  # noqa: E402
 from layerzero.integrations.transformers.run import plan as plan_module  # noqa: E402
 from layerzero.integrations.transformers.run.products import side_by_side  # noqa: E402
+from layerzero.torch import captures  # noqa: E402
 
 CACHES = [None, "static"]
 
@@ -243,7 +244,7 @@ def test_a_step_that_cannot_be_captured_runs_call_by_call(replayed, monkeypatch,
     def refuse(warm_up, run, pool):
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(captured, "record", refuse)
+    monkeypatch.setattr(captures, "replay_of", refuse)
     theirs, ours, report = pair
     assert torch.equal(generated(ours, None), generated(theirs, None))
     (reason,) = report.replaced["decoder"]["not_captured"]
@@ -301,7 +302,7 @@ def test_captures_of_two_models_take_turns(monkeypatch, replayed, pair):
     @contextlib.contextmanager
     def launches(on):
         taken = []
-        other = threading.Thread(target=lambda: taken.append(captured.ONE_AT_A_TIME.acquire(blocking=False)))
+        other = threading.Thread(target=lambda: taken.append(captures.ONE_AT_A_TIME.acquire(blocking=False)))
         other.start()
         other.join()
         inside.append(taken == [False])

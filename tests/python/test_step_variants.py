@@ -18,6 +18,7 @@ from layerzero.integrations.transformers.arguments import cache_argument, cache_
 from layerzero.integrations.transformers.run import captured, captured_step, decoder, variants  # noqa: E402
 from layerzero.integrations.transformers.run.products import Products  # noqa: E402
 from layerzero.integrations.transformers.run.rotation import Rotation  # noqa: E402
+from layerzero.torch import captures  # noqa: E402
 
 OF_ONE_PART = variants.of_one_part
 # What makes another view of a tensor, or memory: on a device no kernel.
@@ -34,7 +35,7 @@ NO_KERNEL = {f"aten::{name}" for name in _NO_KERNEL.split()}
 def counted(monkeypatch, replayed):
     """ATen's operations of each replay, but those that no kernel is launched for; LayerZero's own are none of ATen's."""
     replays = []
-    record = captured.record
+    record = captures.replay_of
 
     def recorded(warm_up, run, pool):
         replay = record(warm_up, run, pool)
@@ -47,7 +48,7 @@ def counted(monkeypatch, replayed):
 
         return profiled
 
-    monkeypatch.setattr(captured, "record", recorded)
+    monkeypatch.setattr(captures, "replay_of", recorded)
     return replays
 
 
@@ -355,7 +356,7 @@ def test_a_variant_that_cannot_be_captured_costs_no_other_one_its_memory(monkeyp
     """A pool is of no use after a capture into it failed."""
     _, ours, report, _ = varied
     pools = iter(range(100))
-    record, broken = captured.record, set()
+    record, broken = captures.replay_of, set()
 
     def record_into(warm_up, run, pool):
         assert pool not in broken
@@ -366,7 +367,7 @@ def test_a_variant_that_cannot_be_captured_costs_no_other_one_its_memory(monkeyp
             raise
 
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
-    monkeypatch.setattr(captured, "record", record_into)
+    monkeypatch.setattr(captures, "replay_of", record_into)
     generated(ours, None)
     entry = report.replaced["decoder"]
     assert broken and not entry.get("not_captured"), entry

@@ -3,12 +3,17 @@
 import contextlib
 import ctypes
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 
+from layerzero.host.policy import policy_in_force
+
 DEVICE = "cuda"
+# Captures of this process, and moves of weights, which wait for the device: that would end the capture of another thread.
+ONE_AT_A_TIME = threading.RLock()
 
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _planned: set[tuple[Any, ...]] = set()
@@ -97,6 +102,21 @@ def _restore(stream: torch.cuda.Stream) -> None:
         number = torch.zeros(1, device=DEVICE)
         with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
             number.add_(1)
+
+
+def replay_of(warm_up_run: Callable[[], Any], run: Callable[[], Any], pool: Any) -> Callable[[], None]:
+    """Captures `run` without executing it, and returns a function that replays it. `warm_up_run` runs before, perhaps several
+    times; in strict mode each of its kernels needs a proof."""
+    keys = policy_in_force()["keys"]
+    warm_up(warm_up_run, keys["graph.warmup_iterations"]["value"])
+    if keys["graph_strict_mode"]["value"]:
+        from layerzero import graphs
+
+        graphs.verify(warm_up_run)
+    graph = torch.cuda.CUDAGraph()
+    with capture(graph, pool):
+        run()
+    return graph.replay
 
 
 def record(run: Callable[[], Any], iterations: int) -> Recorded:

@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from layerzero.integrations.transformers.run import captured, decoder
+from layerzero.torch import captures
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def replayed(monkeypatch):
 
     why_not = captured.why_not
     on_device = lambda hidden, cache: why_not(types.SimpleNamespace(is_cuda=True, shape=hidden.shape), cache)  # noqa: E731
-    monkeypatch.setattr(captured, "record", record)
+    monkeypatch.setattr(captures, "replay_of", record)
     monkeypatch.setattr(captured, "why_not", on_device)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)

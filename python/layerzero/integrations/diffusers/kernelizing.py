@@ -9,10 +9,11 @@ import torch
 from diffusers import DiffusionPipeline
 from diffusers.models.attention import AttentionModuleMixin
 from diffusers.models.attention_processor import Attention, MochiAttention
+from diffusers.models.modeling_utils import ModelMixin
 from torch import nn
 
 from layerzero.errors import InvalidRequestError, ModelStateError, WrongTypeError
-from layerzero.integrations.diffusers import backend, inputs, parts
+from layerzero.integrations.diffusers import backend, captured, inputs, parts
 from layerzero.integrations.diffusers.processors import PARTS, processor_of
 from layerzero.integrations.diffusers.replacing import done, replace, restore, why_not_called
 from layerzero.integrations.diffusers.report import KernelizeReport
@@ -113,6 +114,8 @@ def _kernelize(model: nn.Module) -> KernelizeReport:
             module.training = was
     for entry in mark.report.replaced.values():
         entry["calls"] = 0
+    if isinstance(model, ModelMixin) and why_not_called(model) is None:
+        captured.install(model, mark.report.captured)
     return mark.report
 
 

@@ -1,16 +1,9 @@
 """Steps of a decoder on a CUDA device as CUDA graphs: one launch in place of hundreds, for a token or a short prompt.
 
-<<<<<<< HEAD
 A graph holds for one batch size, one number of new positions and one memory of keys and values; how many positions that
 memory holds is a number on the device, so a growing cache needs no other graph until its memory is full. Memory that is
 freed and allocated again at the same address serves the same graph, so the next call of `generate` finds it. Graphs
 belong to the weights and the policy with which they were captured, and go with them.
-=======
-A graph holds for one batch size, one number of new positions and one memory of keys and values; how many positions that memory
-holds is a number on the device, so a growing cache needs no other graph until its memory is full. Memory that is freed and
-allocated again at the same address serves the same graph, so the next call of `generate` finds it. Graphs belong to the weights
-and the policy with which they were captured, and go with them.
->>>>>>> mendsteps
 """
 
 import contextlib
@@ -25,7 +18,7 @@ import torch
 from transformers.cache_utils import DynamicCache, StaticCache, StaticLayer
 
 from layerzero import _layerzero
-from layerzero.host.policy import may_measure, policy_in_force
+from layerzero.host.policy import may_measure
 from layerzero.integrations.transformers.caches import rows_cache
 from layerzero.integrations.transformers.run import variants
 from layerzero.integrations.transformers.run.captured_step import Inputs, Step, padded_length
@@ -39,8 +32,6 @@ _CUDA_LIBRARY = Path(_layerzero.__file__).parent / "liblayerzero_cuda.so"
 _MOST_FEW_ROWS = 16
 _TRIALS = 3  # replays with each kernel that are timed
 _MOST_ROWS = 512  # of one step: above, the device works longer than the host needs for the calls
-# Captures of this process, and moves of weights, which wait for the device: that would end the capture of another thread.
-ONE_AT_A_TIME = threading.RLock()
 
 
 class CapturedSteps:
@@ -126,7 +117,7 @@ class CapturedSteps:
         if self.pool is None:
             self.pool = torch.cuda.graph_pool_handle()
         try:
-            with ONE_AT_A_TIME:
+            with captures.ONE_AT_A_TIME:
                 self._capture_fastest(step, run, run_and_count)
             self.stamp = self._stamp()  # first calls may have advanced it
         except Exception as error:  # of a library, of rotary tables that the host reads, of memory
@@ -144,7 +135,7 @@ class CapturedSteps:
             step.kernels = {part: kernel for part, kernel in variant.items() if part != EARLY}
             try:
                 with dependent_launches(EARLY in variant):
-                    return record(run, run_and_count, self.pool), step.output
+                    return captures.replay_of(run, run_and_count, self.pool), step.output
             except Exception:
                 self.pool = torch.cuda.graph_pool_handle()  # see _capture
                 raise
@@ -198,20 +189,6 @@ def _times_of(replays: dict[str, Any]) -> dict[str, float]:
             if number:  # the first replay of a graph uploads it
                 times[name] = min(times[name], round(begin.elapsed_time(end) * 1e3, 1))
     return times
-
-
-def record(warm_up: Any, run: Any, pool: Any) -> Any:
-    """Captures `run` without executing it, and returns a function that replays it. `warm_up` runs before, perhaps several times."""
-    keys = policy_in_force()["keys"]
-    captures.warm_up(warm_up, keys["graph.warmup_iterations"]["value"])
-    if keys["graph_strict_mode"]["value"]:
-        from layerzero import graphs
-
-        graphs.verify(warm_up)
-    graph = torch.cuda.CUDAGraph()
-    with captures.capture(graph, pool):
-        run()
-    return graph.replay
 
 
 def rows_of(cache: Any, like: torch.Tensor, sizes: rows_cache.Sizes, past: int, length: int) -> Any:

@@ -23,6 +23,7 @@ from layerzero.integrations.transformers.run.decoder_step import DecoderStep
 from layerzero.integrations.transformers.run.layer_calls import run_layers, scores_of
 from layerzero.integrations.transformers.run.plan import StackPlan
 from layerzero.integrations.transformers.run.products import put_apart, put_together
+from layerzero.torch import captures
 
 _OPS = _layerzero.ops
 _attention = _OPS["attention"]
@@ -48,7 +49,7 @@ class DecoderPlan(StackPlan):
 
     def before_guard(self):
         if self.device.type in CAPTURING and not torch.cuda.is_current_stream_capturing():
-            with captured.ONE_AT_A_TIME:
+            with captures.ONE_AT_A_TIME:
                 put_together(self.parameter_groups())
 
     def put_back(self):
