@@ -28,6 +28,9 @@ SPAN = re.compile(r"`([^`\n]+)`")
 # Names of other projects; files of a user, and patterns of names.
 ELSEWHERE = frozenset(
     (
+        "DIFFUSERS_ATTN_BACKEND",
+        "SGLANG_PLUGINS",
+        "VLLM_PLUGINS",
         "append_paged_kv_cache",
         "bli_sgemm",
         "blis",

@@ -277,7 +277,7 @@ def _why_not(model: nn.Module) -> str | None:
 
 
 def _guard(model: nn.Module) -> Any:
-    """Watches all attributes of all modules and of their processors, and where each weight lies."""
+    """Watches all attributes of all modules and of their processors, and where each weight is stored."""
     same, tensors = [], []
     for module in model.modules():
         processor = getattr(module, "processor", None)
