@@ -288,10 +288,10 @@ def measure(bar: Bar, clock: Clock, rounds: int) -> dict[str, Any]:
                 {"call": pair.label, "peer": pair.named, "error": f"{type(error).__name__}: {str(error)[:200]}"}
             )
         row = rows[-1]
-        line = (
+        shown = (
             f"{row['ratio']:6.2f}  {row['ours_us']:9.1f} {row['peer_us']:9.1f} us" if "ratio" in row else row["error"]
         )
-        print(f"  {line}  {row['call']} / {row['peer']}", file=sys.stderr, flush=True)
+        print(f"  {shown}  {row['call']} / {row['peer']}", file=sys.stderr, flush=True)
     ratios = [row["ratio"] for row in rows if "ratio" in row]
     value = bar.value(ratios) if ratios else None
     met = value is not None and value >= bar.least and len(ratios) == len(rows)
