@@ -149,8 +149,8 @@ class Registry {
   const KernelEntry* kernel(uint32_t index) const;
   bool IsRemoved(const KernelEntry& kernel) const;
 
-  // Around a fork: no other thread is changing the tables meanwhile, so the child has them whole and their lock is
-  // free.
+  // Around a fork: no other thread is changing the tables meanwhile, so that the child has all of them and finds
+  // their lock open.
   void BeforeFork() { mutex_.lock(); }
   void AfterFork() { mutex_.unlock(); }
 

@@ -34,7 +34,7 @@ def test_replays_have_the_results_of_the_model(name, dtype):
     lz.unkernelize(model)
     for result, scaled in results:
         expected = diffusion_models.run(model, scaled)
-        bar = 1e-4 if dtype == torch.float32 else 5e-2
+        bar = 1e-3 if dtype == torch.float32 else 5e-2  # convolutions of float32 are TF32
         assert (result.double() - expected.double()).norm() <= bar * expected.double().norm()
 
 

@@ -208,6 +208,26 @@ def test_lse():
                 torch.testing.assert_close(lse.double(), want_lse, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("layout", ["BSHD", "BHSD"])
+def test_cudnn_with_sinks_and_lse(layout, causal):
+    for s in (128, 333):
+        q, k, v = tensors(b=2, s_q=s, s_kv=s)
+        sinks = torch.randn(q.shape[2], device="cuda")
+        own = (q, k, v) if layout == "BSHD" else tuple(t.transpose(1, 2).contiguous() for t in (q, k, v))
+        for scale in (None, -0.1):
+            given = {"causal": causal, "scale": scale, "layout": layout}
+            out, lse = lz.attention(*own, **given, return_lse=True, kernel="torch.sdpa.cudnn.lse")
+            sunk, sunk_lse = lz.attention(*own, **given, sinks=sinks, return_lse=True, kernel="torch.sdpa.cudnn.lse")
+            want, want_lse = exact(q, k, v, causal=causal, scale=scale)
+            want_sunk, _ = exact(q, k, v, causal=causal, scale=scale, sinks=sinks)
+            for got, expected in ((out, want), (sunk, want_sunk)):
+                got = got if layout == "BSHD" else got.transpose(1, 2)
+                torch.testing.assert_close(got.double(), expected, rtol=1.6e-2, atol=1.6e-2)
+            torch.testing.assert_close(lse.double(), want_lse, rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(sunk_lse, lse)
+
+
 def test_alibi_of_long_sequences_is_exact_among_far_keys():
     q, k, v = tensors(b=1, s_q=128, s_kv=20000)
     for slopes in ([0.7, 0.1, 0.004, 0.0], [-0.9, 3.0, -0.01, 1e-6]):

@@ -295,6 +295,20 @@ def test_a_compiled_model_is_not_compiled_again_for_each_count():
             assert torch.equal(compiled(ids, use_cache=False).logits, first)
 
 
+def test_a_step_advances_without_reading_a_number():
+    """torch's parser takes a tensor of one number for a Scalar where it can, and the host would wait for it inside a capture."""
+    inputs = captured_step.Inputs(torch.zeros(2, 1, dtype=torch.int64), None, None)
+    step, counters = (
+        captured_step.Step(inputs, 8),
+        [torch.zeros(1, dtype=torch.int64), torch.zeros((), dtype=torch.int64)],
+    )
+    step.advance_by(1)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        step.advance(counters)
+    assert {"aten::item", "aten::_local_scalar_dense"}.isdisjoint(event.name for event in profile.events())
+    assert [int(counter) for counter in counters] == [1, 1] and step.lengths.tolist() == [2, 2]
+
+
 def test_captures_of_two_models_take_turns(monkeypatch, replayed, pair):
     """What one of them waits for, as moves of weights do, would end the capture of the other."""
     inside = []

@@ -144,6 +144,20 @@ def test_cudnn_comes_before_flash_from_hopper_on(device, order):
     assert scores == sorted(scores, reverse=True) and len(set(scores)) == len(scores)
 
 
+@pytest.mark.parametrize("options", [{"return_lse": True}, SINKS], ids=["lse", "sinks"])
+@pytest.mark.parametrize(("device", "first"), [("a100", "flash"), ("h100", "cudnn")])
+def test_sinks_and_the_lse_of_prompts_are_cudnns_from_hopper_on(device, first, options):
+    def scores(s_q, **more):
+        report = lz.explain("attention", *tensors(s_q=s_q, s_kv=s_q), layout="BSHD", device=device, **options, **more)
+        return {c.kernel_id: c.score for c in report.candidates if c.admissible}
+
+    found = scores(128)
+    other = {"flash": "cudnn", "cudnn": "flash"}[first]
+    assert found[f"torch.sdpa.{first}.lse"] > found[f"torch.sdpa.{other}.lse"]
+    for few in (scores(96), scores(128, window=8)):  # cuDNN would plan for each length of a growing cache
+        assert "torch.sdpa.cudnn.lse" not in few and "torch.sdpa.flash.lse" in few
+
+
 def test_cudnn_refuses_what_torch_refuses_for_it():
     def codes(qkv, kernel="torch.sdpa.cudnn", **options):
         report = lz.explain("attention", *qkv, layout="BSHD", device="h100", **options)

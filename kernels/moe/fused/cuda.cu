@@ -232,7 +232,7 @@ constexpr std::array kFamily = {
              {.dtypes = Mask(DType::kF16, DType::kBF16),
               .constraints = kTileConstraints,
               .accepts = kAcceptsAll,
-              .priority = kNotYetMeasured,
+              .priority = 40,
               .workspace = &TilesWorkspace}),
     CudaSpec("cuda.moe.fused.fp32", &LaunchSums,
              {.operation = "moe.fused",

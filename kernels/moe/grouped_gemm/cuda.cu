@@ -61,7 +61,7 @@ constexpr std::array kFamily = {
              {.dtypes = Mask(DType::kF16, DType::kBF16),
               .constraints = kTileConstraints,
               .accepts = kAcceptsAll,
-              .priority = kNotYetMeasured}),
+              .priority = 40}),
     CudaSpec("cuda.moe.grouped_gemm.fp32", &LaunchSums,
              {.operation = "moe.grouped_gemm",
               .constraints = kConstraints,

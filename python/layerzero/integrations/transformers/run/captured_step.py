@@ -100,7 +100,8 @@ class Step:
         """On the device, so that the next step finds its numbers there. counters: int64, what else counts the positions."""
         self.numbers.add_(self.new[0])
         if counters:
-            torch._foreach_add_(list(counters), self.new[1])
+            # By its overload: torch's parser would take a tensor of one number for a Scalar, which the host waits for.
+            torch.ops.aten._foreach_add_.Tensor(list(counters), self.new[1])
 
     def advanced(self, past: int, new: int) -> None:
         self.written = [past + new, new]
