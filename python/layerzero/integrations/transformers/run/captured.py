@@ -42,7 +42,9 @@ class CapturedSteps:
         self.steps: OrderedDict[Any, Step] = OrderedDict()
         self.measured: dict[str, dict[str, Any]] = {}  # see counts.KernelizeReport: "products"
         self.kept: OrderedDict[Any, Any] = OrderedDict()  # plans_stamp that was in force -> what was measured then
-        self.refused: dict[Any, str] = {}  # shapes and dtypes of inputs -> why such a step could not be captured
+        self.refused: dict[
+            Any, str
+        ] = {}  # inputs' shapes and dtypes, static or not -> why such a step could not be captured
         self.stamp = self._stamp()
         self.pool: Any = None  # the memory of the graphs; None: the next one makes it
         self.stream: Any = None  # of the last step
@@ -55,8 +57,8 @@ class CapturedSteps:
         rows: keys and values of each layer, (b, capacity, heads, size), of which `past` positions are filled.
         """
         new, inputs = inputs.rows.shape[1], inputs.padded()
-        kind = inputs.kind()
         layers: list[Any] = cache.layers if type(cache) is StaticCache else []
+        kind = (*inputs.kind(), bool(layers))
         counters = [layer.cumulative_length for layer in layers]
         key = kind, rows[0].shape[1], *(tensor.data_ptr() for tensor in (*rows, *counters))
         with self.lock, torch.cuda.device(inputs.rows.device):
