@@ -179,6 +179,17 @@ def test_a_graph_with_other_results_is_dropped(captured, monkeypatch):
     assert report.captured["calls"] == 0 and "other results than the calls" in str(report)
 
 
+@pytest.mark.parametrize("first", [torch.inference_mode, torch.no_grad])
+def test_calls_in_and_outside_of_inference_mode_share_a_graph(first, flux):
+    other = {torch.inference_mode: torch.no_grad, torch.no_grad: torch.inference_mode}[first]
+    for mode in (first, first, other, first, other):
+        with mode():
+            given = {name: value.clone() for name, value in flux.given.items()}
+            result = flux.model(**given, return_dict=False)[0]
+        assert close(result, flux.expected)
+    assert flux.captured.made == 1 and flux.report.captured["calls"] == 4
+
+
 def test_gradients_and_training_take_the_models_own_code(flux):
     for _ in range(3):
         flux.model(**flux.given)  # with gradients

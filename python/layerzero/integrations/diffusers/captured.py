@@ -121,7 +121,11 @@ class CapturedForward:
 
     def _capture(self, model: Any, kind: _Kind, form: Any, tensors: list[torch.Tensor]) -> None:
         """Sets the replay of a kind, or the reason why it has none."""
-        kind.inputs = [tensor.clone() for tensor in tensors]
+        with (
+            torch.inference_mode(False),
+            torch.no_grad(),
+        ):  # inference tensors could not be written outside of that mode
+            kind.inputs = [tensor.clone() for tensor in tensors]
         versions = [tensor._version for tensor in kind.inputs]
 
         def run() -> None:
