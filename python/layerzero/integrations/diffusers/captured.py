@@ -282,7 +282,8 @@ def _why_not(model: nn.Module) -> str | None:
 
 def _guard(model: nn.Module) -> Any:
     """Watches all attributes of all modules and of their processors, and where each weight is stored."""
-    same, tensors = [], []
+    same: list[Any] = []
+    tensors: list[Any] = []
     for module in model.modules():
         processor = getattr(module, "processor", None)
         for attributes in (module.__dict__, getattr(processor, "__dict__", None)):
@@ -292,7 +293,7 @@ def _guard(model: nn.Module) -> Any:
             same += [(each, tuple(each.values())) for each in (attributes, *inner)]
         for members in (module._parameters, module._buffers):
             tensors += [(members, name, tensor) for name, tensor in members.items() if tensor is not None]
-    lists = same, [], tensors
+    lists: tuple[list[Any], list[Any], list[Any]] = same, [], tensors
     return _layerzero.guard(*lists), lists  # they have to live as long as the guard
 
 
