@@ -279,8 +279,15 @@ BARS = (
 
 
 def measure(bar: Bar, clock: Clock, rounds: int) -> dict[str, Any]:
-    rows = []
-    for pair in bar.pairs():
+    rows, pairs = [], bar.pairs()
+    while True:
+        try:
+            pair = next(pairs, None)
+        except Exception as error:  # of making the calls
+            rows.append({"call": "all that follow", "peer": "", "error": f"{type(error).__name__}: {str(error)[:200]}"})
+            break
+        if pair is None:
+            break
         try:
             rows.append(compare(pair, clock, rounds))
         except Exception as error:

@@ -30,7 +30,7 @@ def test_replays_have_the_results_of_the_model(name, dtype):
     for scale in (1.0, 1.0, 1.0, 2.0):
         scaled = {key: scale * value if key in ("hidden_states", "sample") else value for key, value in given.items()}
         results.append((diffusion_models.run(model, scaled), scaled))
-    assert report.captured["calls"] == 3, str(report)
+    assert report.captured["calls"] == 2, str(report)
     lz.unkernelize(model)
     for result, scaled in results:
         expected = diffusion_models.run(model, scaled)
@@ -49,7 +49,11 @@ def test_a_weight_that_is_written_is_read_and_a_replaced_one_drops_the_graph():
     written = diffusion_models.run(model, given)
     model.proj_out_2.weight = torch.nn.Parameter(0.5 * model.proj_out_2.weight.detach())
     replaced = [diffusion_models.run(model, given) for _ in range(3)][-1]
-    assert report.captured["calls"] >= 4
-    assert not torch.allclose(written, replaced)
+    assert report.captured["calls"] >= 3
     lz.unkernelize(model)
+    with torch.no_grad():
+        model.proj_out_2.weight.mul_(2.0)
+    torch.testing.assert_close(written, diffusion_models.run(model, given), rtol=1e-3, atol=1e-3)
+    with torch.no_grad():
+        model.proj_out_2.weight.mul_(0.5)
     torch.testing.assert_close(replaced, diffusion_models.run(model, given), rtol=1e-3, atol=1e-3)

@@ -115,7 +115,7 @@ def test_a_guard_owns_nothing():
         ([()], [], []),
         ([], [({}, "key")], []),
         ([], [], [({}, "weight", None)]),
-        ([], [], [({}, "weight", torch.ones(2, 2, 2, 2))]),
+        ([], [], [({}, "weight", torch.ones(1, 1, 1, 1, 1, 1))]),
         ([], [], [({}, "weight", torch.ones(2, device="meta"))]),
     ],
 )

@@ -212,35 +212,42 @@ def test_a_child_that_is_forked_while_kernels_are_registered():
             """
             import os, threading, time
             how = {"supported_dtypes": {"float32"}, "platform": "cpu", "requires_layouts": ("any",)}
-            ended = False
-            def register():
-                while not ended:
-                    lz.register_kernel("norm.rms", "mine.norm", **how)(lambda *a, **k: None)
-                    lz.unregister_kernel("norm.rms", "mine.norm")
+            mine = lambda input, weight=None, eps=1e-6, weight_offset=0.0: input * 0
+            ended, registered = threading.Event(), 0
+            def register(name):
+                global registered
+                while not ended.is_set():
+                    lz.register_kernel("norm.rms", name, **how)(mine)
+                    lz.unregister_kernel("norm.rms", name)
+                    registered += 1
             use(3)
-            others = [threading.Thread(target=register) for _ in range(2)]
+            others = [threading.Thread(target=register, args=(f"mine.norm{n}",), daemon=True) for n in range(3)]
             for other in others:
                 other.start()
             children = []
-            for _ in range(150):
+            for _ in range(30):
                 child = os.fork()
                 if child == 0:
                     try:
-                        lz.register_kernel("norm.rms", "child.norm", **how)(lambda *a, **k: None)
+                        lz.register_kernel("norm.rms", "child.norm", **how)(mine)
                         os._exit(0)
                     finally:
                         os._exit(1)
                 children.append(child)
-            ended = True
-            end = time.monotonic() + 60
-            while children and time.monotonic() < end:
-                children = [c for c in children if os.waitpid(c, os.WNOHANG) == (0, 0)]
                 time.sleep(0.01)
-            for child in children:
+            ended.set()
+            waiting, end = set(children), time.monotonic() + 60
+            while waiting and time.monotonic() < end:
+                for child in list(waiting):
+                    done, status = os.waitpid(child, os.WNOHANG)
+                    if done:
+                        assert status == 0, status
+                        waiting.discard(child)
+                time.sleep(0.01)
+            for child in waiting:
                 os.kill(child, 9)
-            for other in others:
-                other.join()
-            assert not children, f"{len(children)} of 150 children wait for a lock"
+            assert registered > 10, registered
+            assert not waiting, f"{len(waiting)} of 30 children wait for a lock"
             """
         )
     )

@@ -31,7 +31,7 @@ def kernelize(model: Any, weights: str | None = None, **options: Any) -> "Kernel
 
     A model of Transformers or any torch.nn.Module: `layerzero.integrations.transformers.kernelize`, with its options (weights, activations,
     accuracy_ids, max_perplexity_ratio, release_originals, quiet). A model or a pipeline of diffusers:
-    `layerzero.integrations.diffusers.kernelize` (quiet), its text encoders as Transformers' models. Raises WrongTypeError for anything else.
+    `layerzero.integrations.diffusers.kernelize` (quiet, graphs), its text encoders as Transformers' models. Raises WrongTypeError for anything else.
     """
     return _integration(model).kernelize(model, weights, **options)
 

@@ -35,13 +35,16 @@ class _Mark:
         self.processors: list[tuple[Any, type, Any]] = []
 
 
-def kernelize(model: Any, weights: str | None = None, *, quiet: bool = False, **options: Any) -> KernelizeReport:
+def kernelize(
+    model: Any, weights: str | None = None, *, quiet: bool = False, graphs: bool = True, **options: Any
+) -> KernelizeReport:
     """Runs what LayerZero computes of a diffusers model, or of each model of a pipeline, through LayerZero from here on.
 
     Norms, modulated norms, activations, attention and its rotation, each compared with the model's own code before it is replaced; what is
     left has a reason in the report. Weights, their names and state_dict stay as they are. Gradients, autocast and torch.compile take the
     model's own code. Text encoders of a pipeline are kernelized as Transformers' models are. Twice changes nothing more; not while
-    another thread runs the model. Raises WrongTypeError for anything else, InvalidRequestError for options of Transformers' models.
+    another thread runs the model. On a CUDA device forwards are replays of CUDA graphs where these are faster; `graphs=False`: never.
+    Raises WrongTypeError for anything else, InvalidRequestError for options of Transformers' models.
     """
     if given := [name for name, value in {"weights": weights, **options}.items() if value is not None]:
         raise InvalidRequestError(
@@ -49,12 +52,12 @@ def kernelize(model: Any, weights: str | None = None, *, quiet: bool = False, **
         )
     with _LOCK, torch.no_grad():
         if isinstance(model, nn.Module):
-            return _kernelize(model)
+            return _kernelize(model, graphs)
         if not isinstance(model, DiffusionPipeline):
             raise WrongTypeError("kernelize", "a model or a pipeline of diffusers", type(model).__name__)
         report = KernelizeReport()
         for name, component in _models_of(model):
-            report.add_component(name, _kernelize_component(component, quiet))
+            report.add_component(name, _kernelize_component(component, quiet, graphs))
         return report
 
 
@@ -78,9 +81,9 @@ def _models_of(pipeline: Any) -> Iterator[tuple[str, nn.Module]]:
     return ((name, part) for name, part in components.items() if isinstance(part, nn.Module))
 
 
-def _kernelize_component(model: nn.Module, quiet: bool) -> Any:
+def _kernelize_component(model: nn.Module, quiet: bool, graphs: bool) -> Any:
     if not is_of("transformers", model):
-        return _kernelize(model)
+        return _kernelize(model, graphs)
     from layerzero.integrations.transformers import kernelize as of_transformers
 
     return of_transformers(model, quiet=quiet)
@@ -94,7 +97,7 @@ def _undo_component(model: nn.Module) -> bool:
     return of_transformers(model)
 
 
-def _kernelize(model: nn.Module) -> KernelizeReport:
+def _kernelize(model: nn.Module, graphs: bool) -> KernelizeReport:
     if _MARK in model.__dict__:
         return model.__dict__[_MARK].report
     if any("_layerzero_part" in module.__dict__ for module in model.modules()):
@@ -114,7 +117,7 @@ def _kernelize(model: nn.Module) -> KernelizeReport:
             module.training = was
     for entry in mark.report.replaced.values():
         entry["calls"] = 0
-    if isinstance(model, ModelMixin) and why_not_called(model) is None:
+    if graphs and isinstance(model, ModelMixin) and why_not_called(model) is None:
         captured.install(model, mark.report.captured)
     return mark.report
 
@@ -212,6 +215,7 @@ def _put_back(processor: Any, kind: type, chosen: Any) -> None:
 
 def _restore(model: nn.Module) -> None:
     mark = model.__dict__.pop(_MARK)
+    captured.remove(model)
     for module in model.modules():
         restore(module)
     for before in reversed(mark.processors):

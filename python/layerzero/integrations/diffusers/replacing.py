@@ -32,7 +32,7 @@ def replace(module: nn.Module, function: Callable[..., Any], part: dict[str, Any
 
 
 def restore(module: nn.Module) -> None:
-    if isinstance(module.__dict__.get("forward"), modules.Bound):
+    if type(module.__dict__.get("forward")) is modules.Bound:
         del module.__dict__["forward"]
     for name in [name for name in module.__dict__ if name.startswith(PREFIX)]:
         del module.__dict__[name]

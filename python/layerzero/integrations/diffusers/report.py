@@ -10,7 +10,7 @@ class KernelizeReport:
 
     replaced: part -> {"count": modules, "operation", "calls": how often the operation answered so far}
     left: part, or path of a module -> why it stays with diffusers' own code
-    captured: of a model, {"calls": forwards that were replays of a CUDA graph, "kinds": graphs, "left": shapes -> why none}
+    captured: of a model (for a pipeline see its components), {"calls": forwards that were replays of a CUDA graph, "kinds": graphs, "left": shapes -> why none}
     components: name in the pipeline -> its report; what they replaced and left is in this report too, under "name.part"
     """
 
