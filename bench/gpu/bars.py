@@ -278,27 +278,27 @@ BARS = (
 )
 
 
+def failed(call: str, peer: str, error: Exception) -> dict[str, Any]:
+    return {"call": call, "peer": peer, "error": f"{type(error).__name__}: {str(error)[:200]}"}
+
+
+def measure_pair(pair: Pair, clock: Clock, rounds: int) -> dict[str, Any]:
+    try:
+        row = compare(pair, clock, rounds)
+    except Exception as error:
+        row = failed(pair.label, pair.named, error)
+    times = f"{row['ratio']:6.2f}  {row['ours_us']:9.1f} {row['peer_us']:9.1f} us" if "ratio" in row else row["error"]
+    print(f"  {times}  {row['call']} / {row['peer']}", file=sys.stderr, flush=True)
+    return row
+
+
 def measure(bar: Bar, clock: Clock, rounds: int) -> dict[str, Any]:
-    rows, pairs = [], bar.pairs()
-    while True:
-        try:
-            pair = next(pairs, None)
-        except Exception as error:  # of making the calls
-            rows.append({"call": "all that follow", "peer": "", "error": f"{type(error).__name__}: {str(error)[:200]}"})
-            break
-        if pair is None:
-            break
-        try:
-            rows.append(compare(pair, clock, rounds))
-        except Exception as error:
-            rows.append(
-                {"call": pair.label, "peer": pair.named, "error": f"{type(error).__name__}: {str(error)[:200]}"}
-            )
-        row = rows[-1]
-        shown = (
-            f"{row['ratio']:6.2f}  {row['ours_us']:9.1f} {row['peer_us']:9.1f} us" if "ratio" in row else row["error"]
-        )
-        print(f"  {shown}  {row['call']} / {row['peer']}", file=sys.stderr, flush=True)
+    rows = []
+    try:
+        for pair in bar.pairs():
+            rows.append(measure_pair(pair, clock, rounds))
+    except Exception as error:  # of making the tensors
+        rows.append(failed("those that follow", "", error))
     ratios = [row["ratio"] for row in rows if "ratio" in row]
     value = bar.value(ratios) if ratios else None
     met = value is not None and value >= bar.least and len(ratios) == len(rows)

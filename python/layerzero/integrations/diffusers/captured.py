@@ -205,7 +205,7 @@ class CapturedForward:
 
 
 class Forward:
-    """What stands for the forward of a model. It does not keep the model alive, as a bound method in its own dictionary would."""
+    """Takes the place of a model's forward. It does not keep the model alive, as a bound method in its own dictionary would."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = weakref.ref(model)
@@ -368,7 +368,7 @@ def _why_not(model: nn.Module) -> str | None:
 
 class _Watch:
     """The policy, all attributes of all modules and of their processors, what lists and dictionaries among them contain, and
-    where each weight lies."""
+    the address of each weight."""
 
     def __init__(self, model: nn.Module) -> None:
         self.stamp = _layerzero.plans_stamp()

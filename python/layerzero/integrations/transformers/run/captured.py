@@ -42,9 +42,8 @@ class CapturedSteps:
         self.steps: OrderedDict[Any, Step] = OrderedDict()
         self.measured: dict[str, dict[str, Any]] = {}  # see counts.KernelizeReport: "products"
         self.kept: OrderedDict[Any, Any] = OrderedDict()  # plans_stamp that was in force -> what was measured then
-        self.refused: dict[
-            Any, str
-        ] = {}  # inputs' shapes and dtypes, static or not -> why such a step could not be captured
+        # By inputs' shapes and dtypes, and whether the cache is static: why such a step could not be captured.
+        self.refused: dict[Any, str] = {}
         self.stamp = self._stamp()
         self.pool: Any = None  # the memory of the graphs; None: the next one makes it
         self.stream: Any = None  # of the last step
