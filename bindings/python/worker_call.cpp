@@ -66,7 +66,6 @@ class ParentCall {
   PyObject *side_, *arguments_;
   uint64_t written_;
   worker::Call call_;
-  uint64_t room_block_ = 0;
   std::vector<uint64_t> held_;
   std::vector<PyObject*> kept_;  // what values and copies refer to
   std::vector<Copy> copies_;
