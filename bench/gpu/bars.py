@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 sys.path.append(str(Path(__file__).parent / "no_harm"))
 import case  # noqa: E402
+import draws  # noqa: E402
 import products  # noqa: E402
 
 CALLS = 8  # in a graph
@@ -194,42 +195,18 @@ def paged_rate() -> Iterator[Pair]:
     )
 
 
-def by_sort(x: torch.Tensor) -> torch.Tensor:
-    values, ids = torch.sort(x, descending=True)
-    p = torch.softmax(values, -1)
-    p = torch.where(p.cumsum(-1) - p < 0.9, p, 0.0)
-    return ids.gather(-1, torch.multinomial(p, 1))
-
-
-def by_topk(x: torch.Tensor) -> torch.Tensor:
-    values, ids = torch.topk(x, 50)
-    return ids.gather(-1, torch.multinomial(torch.softmax(values, -1), 1))
-
-
 def logits() -> torch.Tensor:
     return torch.randn(64, 128256, device="cuda") * 3
 
 
 def sort_path() -> Iterator[Pair]:
-    x = logits()
-    yield Pair(
-        "64 x 128256, p 0.9",
-        lambda: lz.sample_topp(x, 0.9),
-        lambda: by_sort(x),
-        "torch.sort and multinomial",
-        checked=False,
-    )
+    x, peer = logits(), "torch.sort and multinomial"
+    yield Pair("64 x 128256, p 0.9", lambda: lz.sample_topp(x, 0.9), lambda: draws.topp(x), peer, checked=False)
 
 
 def topk_path() -> Iterator[Pair]:
-    x = logits()
-    yield Pair(
-        "64 x 128256, k 50",
-        lambda: lz.sample_topk(x, 50),
-        lambda: by_topk(x),
-        "torch.topk and multinomial",
-        checked=False,
-    )
+    x, peer = logits(), "torch.topk and multinomial"
+    yield Pair("64 x 128256, k 50", lambda: lz.sample_topk(x, 50), lambda: draws.topk(x), peer, checked=False)
 
 
 def row_rates() -> Iterator[Pair]:

@@ -9,20 +9,22 @@ from case import Case, r
 from torch.nn import functional as F
 
 
+def topk(x: torch.Tensor) -> torch.Tensor:
+    values, ids = torch.topk(x, 50)
+    return ids.gather(-1, torch.multinomial(torch.softmax(values, -1), 1))
+
+
+def topp(x: torch.Tensor) -> torch.Tensor:
+    values, ids = torch.sort(x, descending=True)
+    p = torch.softmax(values, -1)
+    p = torch.where(p.cumsum(-1) - p < 0.9, p, 0.0)
+    return ids.gather(-1, torch.multinomial(p, 1))
+
+
 def sampling() -> Iterator[Case]:
     for n in (1, 64):
         x = r(n, 128256, dtype=torch.float32) * 3
         label = f"{n} x 128256"
-
-        def topk(x: Any = x) -> Any:
-            values, ids = torch.topk(x, 50)
-            return ids.gather(-1, torch.multinomial(torch.softmax(values, -1), 1))
-
-        def topp(x: Any = x) -> Any:
-            values, ids = torch.sort(x, descending=True)
-            p = torch.softmax(values, -1)
-            p = torch.where(p.cumsum(-1) - p < 0.9, p, 0.0)
-            return ids.gather(-1, torch.multinomial(p, 1))
 
         def minp(x: Any = x) -> Any:
             p = torch.softmax(x, -1)
@@ -35,8 +37,8 @@ def sampling() -> Iterator[Case]:
             return ids.gather(-1, torch.multinomial(p, 1))
 
         yield Case("softmax", label, lambda x=x: lz.softmax(x), lambda x=x: torch.softmax(x, -1))
-        yield Case("sample_topk", label, lambda x=x: lz.sample_topk(x, 50), lambda f=topk: f(), checked=False)
-        yield Case("sample_topp", label, lambda x=x: lz.sample_topp(x, 0.9), lambda f=topp: f(), checked=False)
+        yield Case("sample_topk", label, lambda x=x: lz.sample_topk(x, 50), lambda x=x: topk(x), checked=False)
+        yield Case("sample_topp", label, lambda x=x: lz.sample_topp(x, 0.9), lambda x=x: topp(x), checked=False)
         yield Case("sample_minp", label, lambda x=x: lz.sample_minp(x, 0.1), lambda f=minp: f(), checked=False)
         yield Case(
             "sample_topk_topp", label, lambda x=x: lz.sample_topk_topp(x, 50, 0.9), lambda f=both: f(), checked=False

@@ -141,10 +141,8 @@ class CapturedForward:
         result = None
         try:
             with captures.ONE_AT_A_TIME:  # until the timing has ended, which waits for the device
-                with (
-                    torch.inference_mode(False),
-                    torch.no_grad(),
-                ):  # inference tensors could not be written outside of that mode
+                # Inference tensors could not be written outside of inference mode.
+                with torch.inference_mode(False), torch.no_grad():
                     kind.inputs = [tensor.clone() for tensor in tensors]
                 result, reason = self._tried(model, kind, form)
                 if reason is not None:
@@ -381,8 +379,9 @@ class _Watch:
                     self._add(owner.__dict__, 0)
             for members in (module._parameters, module._buffers):
                 tensors += [(members, name, tensor) for name, tensor in members.items() if tensor is not None]
-        self.held: tuple[list[Any], ...] = self.dicts, [], tensors  # they have to live as long as the guard
-        self.guard = _layerzero.guard(self.dicts, self.held[1], tensors)
+        members: list[Any] = []
+        self.held = self.dicts, members, tensors  # they have to live as long as the guard
+        self.guard = _layerzero.guard(self.dicts, members, tensors)
 
     def _add(self, container: Any, depth: int) -> None:
         own = isinstance(container, dict)
