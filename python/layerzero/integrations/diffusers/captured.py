@@ -379,9 +379,9 @@ class _Watch:
                     self._add(owner.__dict__, 0)
             for members in (module._parameters, module._buffers):
                 tensors += [(members, name, tensor) for name, tensor in members.items() if tensor is not None]
-        members: list[Any] = []
-        self.held = self.dicts, members, tensors  # they have to live as long as the guard
-        self.guard = _layerzero.guard(self.dicts, members, tensors)
+        single: list[Any] = []
+        self.held = self.dicts, single, tensors  # they have to live as long as the guard
+        self.guard = _layerzero.guard(self.dicts, single, tensors)
 
     def _add(self, container: Any, depth: int) -> None:
         own = isinstance(container, dict)
