@@ -77,6 +77,7 @@ class TokenizerCache(NamedTuple):
 
 
 class _Traits(NamedTuple):
+    is_enabled: bool
     has_locks: bool
     is_strict: bool
     allowed_sources: tuple[str, ...]
@@ -93,6 +94,7 @@ def _traits(scope_id: int, changes: int) -> _Traits:
     keys = {name: entry["value"] for name, entry in json.loads(_layerzero.policy_text(scope_id))["keys"].items()}
     names = any(keys[name] for name in NAMING - {"backend_isolation"}) or len(keys["backend_isolation"]) > 1
     return _Traits(
+        is_enabled=bool(keys["enabled"]),
         has_locks=bool(keys["locks"]) or "lock" in json.dumps(keys["rules"]),
         is_strict=bool(keys["strict_mode"]),
         allowed_sources=tuple(keys["allow_sources"]),
@@ -107,6 +109,11 @@ def _traits(scope_id: int, changes: int) -> _Traits:
         jit=Jit(**{n: keys[f"jit.{n}"] for n in Jit._fields[:-1]}, headroom_mb=keys["memory_headroom_mb"]),
         tokenizer_cache=TokenizerCache(*(keys[f"tokenizer_cache.{name}"] for name in TokenizerCache._fields)),
     )
+
+
+def is_enabled() -> bool:
+    """False while the current context runs references only: `enabled: false`, `lz.disabled()`, LAYERZERO_DISABLED."""
+    return _traits(scope.get(), _changes).is_enabled
 
 
 def has_locks() -> bool:
