@@ -313,6 +313,32 @@ def test_copies_pickles_and_signatures(flux):
         assert other.forward._of() is other and other.__dict__[flux.captured.module.STATE].counts["kinds"] == 0
 
 
+@pytest.mark.parametrize("made", ["copy", "replica"])
+def test_a_copy_that_shares_attributes_runs_its_own_code(flux, made):
+    """As copy.copy and torch.nn.DataParallel make them."""
+
+    def copied(module):
+        if made == "copy":
+            return copy.copy(module)
+        other = module._replicate_for_data_parallel()
+        other._parameters, other._modules = dict(module._parameters), dict(module._modules)
+        return other
+
+    norm = flux.model.transformer_blocks[0].attn.norm_q
+    other, rows = copied(norm), torch.randn(2, *norm.weight.shape)
+    other._parameters = {"weight": torch.nn.Parameter(3 * norm.weight.detach())}
+    with torch.inference_mode():
+        assert close(other(rows), 3 * norm(rows))
+    whole = copied(flux.model)
+    whole._modules = {**whole._modules, "proj_out": torch.nn.Linear(flux.model.proj_out.in_features, 7)}
+    for _ in range(3):
+        assert diffusion_models.run(whole, flux.given).shape[-1] == 7
+    assert flux.captured.made == 0 and not lz.unkernelize(whole)  # its parts are the model's
+    assert close(diffusion_models.run(flux.model, flux.given), flux.expected)
+    assert lz.unkernelize(flux.model)
+    assert not {"_replicate_for_data_parallel", "__reduce_ex__"} & {*flux.model.__dict__, *norm.__dict__}
+
+
 def test_graphs_are_an_option(captured):
     model, given = diffusion_models.build("dit")
     report = lz.kernelize(model, graphs=False)

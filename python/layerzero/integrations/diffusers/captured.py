@@ -202,7 +202,7 @@ class CapturedForward:
         self.counts["kinds"] = min(len(captured), _MOST_GRAPHS)
 
 
-class Forward:
+class Forward(modules.Method):
     """Takes the place of a model's forward. It does not keep the model alive, as a bound method in its own dictionary would."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -237,6 +237,7 @@ def install(model: nn.Module, counts: dict[str, Any]) -> None:
     """Makes calls of the model go through its graphs, where there are any. `remove` undoes it."""
     model.__dict__[STATE] = CapturedForward(counts)
     model.__dict__["forward"] = Forward(model)
+    modules.watch_copies(model)
 
 
 def remove(model: nn.Module) -> None:

@@ -18,6 +18,7 @@ from layerzero.integrations.diffusers.processors import PARTS, processor_of
 from layerzero.integrations.diffusers.replacing import done, replace, restore, why_not_called
 from layerzero.integrations.diffusers.report import KernelizeReport
 from layerzero.integrations.kernelizing import is_of
+from layerzero.integrations.modules import watch_copies
 
 _MARK = "_layerzero_kernelized"
 _ATTENTIONS = (Attention, MochiAttention, AttentionModuleMixin)
@@ -104,6 +105,7 @@ def _kernelize(model: nn.Module, graphs: bool) -> KernelizeReport:
         got, fix = "a part of a kernelized model, or a model with such a part", "unkernelize that first"
         raise ModelStateError("kernelize: model", "a whole model", got, fix)
     mark = model.__dict__[_MARK] = _Mark()
+    watch_copies(model)
     training = [(module, module.training) for module in model.modules()]
     model.eval()  # trials are made without dropout
     try:
