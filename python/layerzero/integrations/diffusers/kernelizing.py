@@ -1,7 +1,6 @@
 """Replaces the parts of a diffusers model or pipeline that LayerZero computes, and undoes it exactly."""
 
 import collections
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from diffusers.models.modeling_utils import ModelMixin
 from torch import nn
 
 from layerzero.errors import InvalidRequestError, ModelStateError, WrongTypeError
+from layerzero.host import forks
 from layerzero.integrations.diffusers import backend, captured, inputs, parts
 from layerzero.integrations.diffusers.processors import PARTS, processor_of
 from layerzero.integrations.diffusers.replacing import done, replace, restore, why_not_called
@@ -25,7 +25,7 @@ _ATTENTIONS = (Attention, MochiAttention, AttentionModuleMixin)
 _BACKEND = "_attention_backend"
 _REPORTED = {"attention": "attention", "posenc.rope": "RoPE"}
 _NONE = object()  # a processor's own attribute that was not there
-_LOCK = threading.RLock()
+_LOCK = forks.lock()
 
 
 class _Mark:

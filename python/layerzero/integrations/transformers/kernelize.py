@@ -12,6 +12,7 @@ from torch import nn
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError, ModelStateError, WrongTypeError
+from layerzero.host import forks
 from layerzero.integrations import weights as weights_of_others
 from layerzero.integrations.modules import OWN_FORWARD, bind, forget_copies, watch_copies
 from layerzero.integrations.transformers import block_forwards, choices, parts, probe, progress, quantized
@@ -31,7 +32,7 @@ from layerzero.models.options import check_weights
 
 _OPS = _layerzero.ops
 _MARK = "_layerzero_kernelized"
-_LOCK = threading.RLock()  # one model is changed at a time
+_LOCK = forks.lock()  # one model is changed at a time
 
 
 _MAX_PERPLEXITY_RATIO = 1.1
