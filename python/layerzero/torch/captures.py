@@ -161,7 +161,8 @@ def _plan(function: Callable[..., torch.Tensor], *arguments: Any) -> None:
     kind = (function, torch.is_grad_enabled(), *map(_kind, arguments))
     if kind in _planned:
         return
-    with away_from_captures("cuda"):
+    device = next((str(a.device) for a in arguments if isinstance(a, torch.Tensor) and a.is_cuda), DEVICE)
+    with away_from_captures(device):
         function(*map(_like, arguments))
         torch.cuda.current_stream().synchronize()
     _planned.add(kind)
