@@ -77,6 +77,8 @@ def test_a_kernel_of_a_library_and_a_registered_one_are_resolved_so(cuda, monkey
         return cuda[0]
 
     try:
-        assert backends.resolve("here.rms", "layerzero.register_kernel:norm.rms/here.rms", "here")(given, *[None] * 3) == 1
+        assert (
+            backends.resolve("here.rms", "layerzero.register_kernel:norm.rms/here.rms", "here")(given, *[None] * 3) == 1
+        )
     finally:
         lz.unregister_kernel("norm.rms", "here.rms")
