@@ -100,6 +100,7 @@ REFUSED = [
     ("vllm.topk_softmax", "logits=f32[6,32] k=4 num_groups=8 top_groups=3", None),
     ("liger.geglu", "gate=f32[2,64] up=f32[2,64]", None),
     ("liger.layer_norm", "input=f32[2,64] normalized_shape=64 weight=f32[64]", None),
+    ("quack.layer_norm", "input=bf16[2,64] normalized_shape=64 weight=f32[64] bias=bf16[64]", "DTYPE_UNSUPPORTED"),
     ("quack.softmax", "logits=f32[2,64] temperature=2", None),
     ("flashinfer.softmax", "logits=f32[2,64] row_temperature=f32[2]{1,2}", None),
     ("flashinfer.layernorm", "input=bf16[2,64] normalized_shape=64 weight=bf16[64] bias=bf16[64]", "DTYPE_UNSUPPORTED"),

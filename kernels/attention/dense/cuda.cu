@@ -35,6 +35,7 @@ constexpr auto kTileConstraints = Joined(attention::kDenseTiles, {
                                                                      {"s_q", Rel::kLe, attention::kMostQueries},
                                                                      attention::kNotStrict,
                                                                  });
+constexpr auto kGroupConstraints = Joined(kTileConstraints, {attention::kHasWarpgroups});
 // One query sees the same keys in all rows, so no hidden value is loaded; a mask would hide some.
 constexpr auto kDecodeTileConstraints = Joined(attention::kDenseTiles, {
                                                                            {"s_q", Rel::kLe, attention::kMostQueries},
@@ -63,6 +64,10 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
                                       attention::kAfterFlash, kTileConstraints, kAccepts),
     attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill", "attention.gqa.prefill", attention::kAfterFlash,
                                       kTileConstraints, kAccepts, kGroupedPreferences),
+    attention::GroupSpec<&MakeProblem>("cuda.attention.standard.prefill.wgmma", "attention.standard.prefill",
+                                       kGroupConstraints, kAccepts),
+    attention::GroupSpec<&MakeProblem>("cuda.attention.gqa.prefill.wgmma", "attention.gqa.prefill", kGroupConstraints,
+                                       kAccepts),
 });
 }  // namespace
 }  // namespace lz

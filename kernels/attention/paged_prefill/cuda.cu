@@ -41,11 +41,16 @@ constexpr auto kTileConstraints = Joined(kConstraints, {
                                                            {"query.alignment", Rel::kGe, 4},
                                                            attention::kNotStrict,
                                                        });
+constexpr auto kGroupConstraints = Joined(kTileConstraints, {attention::kHasWarpgroups});
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::TileSpec<&MakeProblem>("cuda.attention.standard.prefill.paged", "attention.standard.prefill.paged",
                                       attention::kBest, kTileConstraints),
     attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill.paged", "attention.gqa.prefill.paged",
                                       attention::kBest, kTileConstraints),
+    attention::GroupSpec<&MakeProblem>("cuda.attention.standard.prefill.paged.wgmma",
+                                       "attention.standard.prefill.paged", kGroupConstraints),
+    attention::GroupSpec<&MakeProblem>("cuda.attention.gqa.prefill.paged.wgmma", "attention.gqa.prefill.paged",
+                                       kGroupConstraints),
     attention::FewSpec<&MakeProblem>("cuda.attention.standard.prefill.paged.fp32", "attention.standard.prefill.paged",
                                      attention::kBeforeExpressions, kConstraints),
     attention::FewSpec<&MakeProblem>("cuda.attention.gqa.prefill.paged.fp32", "attention.gqa.prefill.paged",

@@ -32,11 +32,16 @@ constexpr auto kConstraints = attention::WithHeadDims({
     {"total_q", Rel::kLe, attention::kMostQueries},
 });
 constexpr auto kTileConstraints = Joined(kConstraints, {{"query.alignment", Rel::kGe, 4}, attention::kNotStrict});
+constexpr auto kGroupConstraints = Joined(kTileConstraints, {attention::kHasWarpgroups});
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::TileSpec<&MakeProblem>("cuda.attention.standard.prefill.ragged", "attention.standard.prefill.ragged",
                                       attention::kBest, kTileConstraints),
     attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill.ragged", "attention.gqa.prefill.ragged",
                                       attention::kBest, kTileConstraints),
+    attention::GroupSpec<&MakeProblem>("cuda.attention.standard.prefill.ragged.wgmma",
+                                       "attention.standard.prefill.ragged", kGroupConstraints),
+    attention::GroupSpec<&MakeProblem>("cuda.attention.gqa.prefill.ragged.wgmma", "attention.gqa.prefill.ragged",
+                                       kGroupConstraints),
     attention::FewSpec<&MakeProblem>("cuda.attention.standard.prefill.ragged.fp32", "attention.standard.prefill.ragged",
                                      attention::kBeforeExpressions, kConstraints),
     attention::FewSpec<&MakeProblem>("cuda.attention.gqa.prefill.ragged.fp32", "attention.gqa.prefill.ragged",

@@ -4,9 +4,7 @@ import contextlib
 import functools
 import itertools
 import json
-import os
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,14 +15,13 @@ from layerzero.backends import proof, signatures
 from layerzero.backends.availability import availability_of, missing, version_of
 from layerzero.backends.entry_points import CodePoint
 from layerzero.backends.signatures import Outside
+from layerzero.host import forks
 from layerzero.host.policy import IN_PROCESS, Isolation, allowed_sources, is_allowed, isolation, names_kernels
 
 FOLDER = Path(__file__).parent
 NOT_YET_MEASURED = 5  # priority of a row that states none: below torch's, until a device has run and timed it
 PLATFORMS = ("any", "cpu", "cuda", "rocm", "xpu", "hpu")
-_guard = threading.RLock()
-# A forked child finds the tables whole, and their lock free.
-os.register_at_fork(before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_guard.release)
+_guard = forks.lock()
 _isolation: Isolation | None = None  # as isolation_changed() saw it last
 _registered: set[str] = set()
 _files_done = False
