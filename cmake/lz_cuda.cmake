@@ -48,6 +48,10 @@ set(real "")
 set(warpgroup_sm 0)  # their products are code of 90a alone
 foreach(arch IN LISTS LZ_CUDA_ARCHITECTURES)
   string(REGEX MATCH "^[0-9]+" number ${arch})
+  if(number LESS 80)
+    message(FATAL_ERROR "CUDAARCHS: wanted 80 or newer, got ${arch}, which has neither cp.async nor products of bf16; "
+                        "leave it out, or configure an empty build folder with -DLZ_BUILD_CUDA=OFF")
+  endif()
   list(APPEND real ${arch}-real)
   if(arch STREQUAL "90a")
     set(warpgroup_sm 90)

@@ -216,7 +216,11 @@ int32_t LaunchGroupFor(const CudaProblem& p, void* stream) {
 }
 template <class T, class S>
 int32_t LaunchGroupOf(const CudaProblem& p, void* stream) {
-  return WithChanges<true>(p, [&](auto changes) { return LaunchGroupFor<T, S, changes()>(p, stream); });
+  if (p.mask) return LaunchGroupFor<T, S, Changes::kAny>(p, stream);
+  const bool is_scale_positive = p.scale > 0 && !p.k_scale.data;
+  const bool plain = p.softcap <= 0 && !p.slopes.data && is_scale_positive;
+  return plain ? LaunchGroupFor<T, S, Changes::kNone>(p, stream)
+               : LaunchGroupFor<T, S, Changes::kCapAndSlopes>(p, stream);
 }
 template <class T>
 int32_t LaunchGroups(const CudaProblem& p, void* stream) {

@@ -2,8 +2,6 @@
 // + 8, of 8 keys those from 2 (l % 4) on.
 #pragma once
 
-#include <type_traits>
-
 #include "kernels/attention/rows_cuda.h"
 
 #ifdef __CUDACC__
@@ -12,18 +10,6 @@ namespace lz::attention {
 // What becomes of products on the way to logits: nothing but a scale above 0, which Weigh applies; a scale; a soft-cap
 // and slopes too; also a mask. Code for less needs fewer registers.
 enum class Changes { kNone, kScale, kCapAndSlopes, kAny };
-// kLater: Weigh gets the scale where it can.
-template <bool kLater, class Launch>
-int32_t WithChanges(const CudaProblem& p, Launch&& launch) {
-  constexpr Changes kLeast = kLater ? Changes::kNone : Changes::kScale;
-  const bool scales_now = kLater && (!(p.scale > 0) || p.k_scale.data);
-  if (p.mask) return launch(std::integral_constant<Changes, Changes::kAny>());
-  if (p.softcap > 0 || p.slopes.data || scales_now) {
-    return launch(std::integral_constant<Changes, Changes::kCapAndSlopes>());
-  }
-  return launch(std::integral_constant<Changes, kLeast>());
-}
-
 // Products of a lane's rows and keys from j0 on to logits: scaled, capped, biased, hidden. `full`: every key exists,
 // else exists(i) says whether key j0 + i does.
 template <int kKeys, Changes kChanges = Changes::kAny, class Exists>

@@ -193,7 +193,8 @@ int32_t LaunchSlimFor(const CudaProblem& p, void* stream) {
 }
 template <class T, class S>
 int32_t LaunchSlimOf(const CudaProblem& p, void* stream) {
-  return WithChanges<false>(p, [&](auto changes) { return LaunchSlimFor<T, S, changes()>(p, stream); });
+  const bool plain = p.softcap <= 0 && !p.slopes.data && !p.mask;
+  return plain ? LaunchSlimFor<T, S, Changes::kScale>(p, stream) : LaunchSlimFor<T, S, Changes::kAny>(p, stream);
 }
 template <class T>
 int32_t LaunchSlim(const CudaProblem& p, void* stream) {

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
   find(1, begin + kKeys);
 
   // Of this lane: of each band rows g and g + 8.
-  const int g = lane / 4, t = lane % 4;
+  const int g = lane / 4;
   const auto row = [&](int m, int i) -> const CudaRow& {
     return rows_of_tile[warp * S::kRowsOfWarp + m * 16 + g + 8 * i];
   };
