@@ -18,7 +18,7 @@ from layerzero.bench.cases import arguments_of  # noqa: E402
 from layerzero.contracts import contracts  # noqa: E402
 from operation_cases import lines, tensors_of  # noqa: E402
 
-LIBRARIES = ("apex", "deep_gemm", "flashinfer", "liger", "quack", "sgl_kernel", "vllm")
+LIBRARIES = ("apex", "deep_gemm", "flashinfer", "liger", "quack", "sgl_kernel", "vllm", "vllm_deep_gemm")
 ROWS = {row["kernel_id"]: (operation, row) for library in LIBRARIES for operation, row in stand_ins.rows_of(library)}
 NAMES = {op["id"]: name for name, contract in contracts().items() for op in contract["operations"]}
 
