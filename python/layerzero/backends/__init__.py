@@ -13,6 +13,7 @@ from typing import Any
 from layerzero import _layerzero
 from layerzero.backends import proof, signatures
 from layerzero.backends.availability import availability_of, missing, version_of
+from layerzero.backends.current_device import on_device_of_tensors
 from layerzero.backends.entry_points import CodePoint
 from layerzero.backends.signatures import Outside
 from layerzero.host import forks
@@ -297,7 +298,8 @@ def functions() -> frozenset[str]:
 def resolve(kernel_id: str, adapter: str, source: str) -> Callable[..., Any]:
     """The binding's `resolve` hook: returns the function of "module:function", which a proof has imported."""
     if adapter in _functions:
-        return _functions[adapter][0]
+        function, descriptor = _functions[adapter]
+        return on_device_of_tensors(function) if descriptor["platform"] in ("any", "cuda") else function
     library = library_of_adapter.get(adapter, source)
     mode = isolation().mode_of(library)
     if mode != IN_PROCESS:
@@ -305,11 +307,12 @@ def resolve(kernel_id: str, adapter: str, source: str) -> Callable[..., Any]:
 
         return client.proxy(library, mode, adapter, kernel_id)
     try:
-        return proof.load(adapter)
+        function = proof.load(adapter)
     except (ImportError, AttributeError, OSError, TypeError) as error:
         from layerzero.errors import KernelRefusedError
 
         raise KernelRefusedError(f"{kernel_id}: its adapter {adapter} of {source} cannot be loaded: {error}") from error
+    return on_device_of_tensors(function) if _libraries.get(library, {}).get("platform") == "cuda" else function
 
 
 def problems() -> Iterator[str]:

@@ -136,10 +136,10 @@ def _run(kernel_id: str, call: Call) -> None:
     from layerzero.settings import policy
     from layerzero.torch.captures import away_from_captures
 
-    device = call["device"].partition(":")[0]
+    device = call["device"]
     with policy(allow_jit_compile=True, fallback_enabled=False), away_from_captures(device), torch.no_grad():
         _layerzero.ops[call["operation"]](**examples.arguments(call), kernel=kernel_id)
-        if device == "cuda":
+        if device.startswith("cuda"):
             torch.cuda.current_stream().synchronize()
 
 

@@ -25,8 +25,8 @@ class Keys(NamedTuple):
 
 
 def most_queries(most, sequences, queries):
-    """Returns the bound of a sequence's queries that FlashAttention 2 may be told. Told 1, it reads grouped heads as rows
-    of as many queries as sequences; the bound has no other effect, for it masks by the real lengths."""
+    """Returns the bound of a sequence's queries that FlashAttention 2 may get. With 1 it reads grouped heads as rows of
+    queries, one for each sequence; else the bound has no effect on results, which depend on the real lengths."""
     return most if sequences == queries else max(most, 2)
 
 
