@@ -3,6 +3,7 @@
 //   output [b, s_q, h_q, d_v] dtype of query; lse [b, h_q, s_q] f32
 // Workspace, determinism, captures, numerics: as kernels/attention/dense/cuda.cu.
 #include "kernels/attention/family_cuda.h"
+#include "kernels/attention/tile_memory.h"
 #include "ops/attention/cross.h"
 
 namespace lz {
@@ -29,6 +30,8 @@ constexpr auto kConstraints = attention::WithHeadDims({
 });
 constexpr auto kTileConstraints = Joined(attention::kDenseTiles, {
                                                                      {"s_q", Rel::kLe, attention::kMostQueries},
+                                                                     attention::kKeysFit,
+                                                                     attention::kValuesFit,
                                                                  });
 // A mask hides values of some rows of a tile.
 constexpr auto kMaskConstraints = Joined(kTileConstraints, {
