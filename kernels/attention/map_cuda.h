@@ -109,5 +109,43 @@ struct MapWalk {
   }
 };
 
+// What a block of a tile kernel works on: rows from row0 on of sequence b and KV head kv, and the keys of its split.
+struct BlockOfTiles {
+  int kv = 0, split = 0, b = 0;
+  CudaSequence seq;
+  CudaQueries queries;
+  int64_t row0 = 0;
+  CudaRange keys;
+};
+// kMapped: with a map of blocks. Called by whole warps; false: the block has none.
+template <bool kMapped>
+__device__ bool FindBlock(const CudaProblem& p, int rows, int keys, BlockOfTiles* to) {
+  int64_t block = blockIdx.x;
+  to->kv = int(block % p.h_kv);
+  block /= p.h_kv;
+  const int64_t all_tiles = TilesOf(p, rows);
+  int64_t tile = all_tiles - 1 - block % all_tiles;  // with causality the last of a sequence are the longest
+  to->split = int(block / all_tiles);
+  if constexpr (kMapped) {
+    if (!FindMappedTile(p, rows, to->kv, &tile, &to->b, &to->queries)) return false;
+    to->seq = {MappedLength(p, to->kv, to->b), 0};
+  } else {
+    if (p.q_indptr) {
+      if (!FindTile(p, rows, &tile, &to->b)) return false;
+    } else {
+      const int64_t tiles = all_tiles / p.b;
+      to->b = int(tile / tiles);
+      tile %= tiles;
+    }
+    to->seq = SequenceOf(p, to->b);
+    to->queries = QueriesOf(p, to->b);
+  }
+  to->row0 = tile * rows;
+  const int64_t num_rows = int64_t(to->queries.count) * p.group;
+  const int64_t last_row = to->row0 + rows < num_rows ? to->row0 + rows - 1 : num_rows - 1;
+  to->keys = KeysOf(p, to->queries, to->seq.length, to->row0, last_row, to->split, keys);
+  return true;
+}
+
 }  // namespace lz::attention
 #endif  // __CUDACC__

@@ -177,6 +177,9 @@ int32_t DecodeF8E5M2(const CudaProblem& p, void* stream);
 // The same for tiles of rows; keys and values of the query's dtype.
 int32_t TilesF16(const CudaProblem& p, void* stream);
 int32_t TilesBF16(const CudaProblem& p, void* stream);
+// The same for the 128 rows of two warpgroups, on sm_90.
+int32_t GroupsF16(const CudaProblem& p, void* stream);
+int32_t GroupsBF16(const CudaProblem& p, void* stream);
 // With a map.
 int32_t MappedF16(const CudaProblem& p, void* stream);
 int32_t MappedBF16(const CudaProblem& p, void* stream);
@@ -188,5 +191,6 @@ int32_t TileParts(const CudaProblem& p, void* stream);
 // Where keys are split, the parts are in `args->workspace`, PartBytes of the same cut, and are merged.
 int32_t RunFew(CudaProblem p, const lz_kernel_args* args);
 int32_t RunTiles(CudaProblem p, const lz_kernel_args* args);
+int32_t RunGroups(CudaProblem p, const lz_kernel_args* args);
 
 }  // namespace lz::attention

@@ -7,15 +7,25 @@
 #ifdef __CUDACC__
 namespace lz::attention {
 
-// e^x, by the device's power of two.
-__device__ inline float FastExp(float x) {
-  const float y = x * 1.4426950408889634f;
+inline constexpr float kLog2E = 1.4426950408889634f;
+// 2^x, e^x and 1 / x, by the device's functions; off by a few units of the last place.
+__device__ inline float FastExp2(float x) {
 #ifdef __CUDA_ARCH__
   float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(y));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 #else
-  return exp2f(y);
+  return exp2f(x);
+#endif
+}
+__device__ inline float FastExp(float x) { return FastExp2(x * kLog2E); }
+__device__ inline float FastReciprocal(float x) {
+#ifdef __CUDA_ARCH__
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
+  return inverse;
+#else
+  return 1 / x;
 #endif
 }
 

@@ -55,8 +55,8 @@ __device__ void CopySlim(T* to, const SlimSpot* spots, const CudaProblem& p, int
   }
 }
 
-// kTogether: the splits of a tile are the blocks of a cluster. kPlain: see ToLogits.
-template <class T, class S, bool kTogether, bool kPlain>
+// kTogether: the splits of a tile are the blocks of a cluster. kChanges: see ToLogits.
+template <class T, class S, bool kTogether, Changes kChanges>
 __global__ void __launch_bounds__(S::kThreads) SlimAttention(const CudaProblem p) {
   constexpr int kKeys = S::kKeys, kStages = S::kStages, kD = S::kDQ;
   extern __shared__ __align__(128) char slim_tiles[];
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(S::kThreads) SlimAttention(const CudaProblem p
     }
 
     const bool full = exist == (kKeys == 32 ? 0xffffffffu : (1u << kKeys) - 1);
-    ToLogits<kKeys, kPlain>(z[0], p, rows, unit, b, j0, full, [&](int i) { return (exist >> i & 1) != 0; });
+    ToLogits<kKeys, kChanges>(z[0], p, rows, unit, b, j0, full, [&](int i) { return (exist >> i & 1) != 0; });
     float kept[2];
     Weigh<kKeys>(z[0], top, sum, kept);
 #pragma unroll
@@ -176,17 +176,17 @@ __global__ void __launch_bounds__(S::kThreads) SlimAttention(const CudaProblem p
   WriteRows<kTogether>(p, seq, queries, {b, kv, split, row0}, outs, tops, sums);
 }
 
-template <class T, class S, bool kPlain>
+template <class T, class S, Changes kChanges>
 int32_t LaunchSlimFor(const CudaProblem& p, void* stream) {
   const int64_t blocks = TilesOf(p, kSlimRows) * p.splits * p.h_kv;
   if (blocks > 0x7fffffff) return CudaCode(cudaErrorInvalidValue);
   if (p.together > 1) {
     const auto clusters = unsigned(blocks / p.splits);
-    constexpr auto kKernel = &SlimAttention<T, S, true, kPlain>;
+    constexpr auto kKernel = &SlimAttention<T, S, true, kChanges>;
     const auto error = LaunchClusters<kKernel>(clusters, p.splits, S::kThreads, S::kBytes, stream, p);
     return error == cudaSuccess ? LZ_LAUNCH_DONE : LZ_LAUNCH_REFUSED;  // parts in memory serve
   }
-  constexpr auto kKernel = &SlimAttention<T, S, false, kPlain>;
+  constexpr auto kKernel = &SlimAttention<T, S, false, kChanges>;
   if (!HasShared<kKernel>(S::kBytes)) return LZ_LAUNCH_REFUSED;
   kKernel<<<unsigned(blocks), S::kThreads, S::kBytes, static_cast<cudaStream_t>(stream)>>>(p);
   return Launched();
@@ -194,7 +194,7 @@ int32_t LaunchSlimFor(const CudaProblem& p, void* stream) {
 template <class T, class S>
 int32_t LaunchSlimOf(const CudaProblem& p, void* stream) {
   const bool plain = p.softcap <= 0 && !p.slopes.data && !p.mask;
-  return plain ? LaunchSlimFor<T, S, true>(p, stream) : LaunchSlimFor<T, S, false>(p, stream);
+  return plain ? LaunchSlimFor<T, S, Changes::kScale>(p, stream) : LaunchSlimFor<T, S, Changes::kAny>(p, stream);
 }
 template <class T>
 int32_t LaunchSlim(const CudaProblem& p, void* stream) {

@@ -35,6 +35,9 @@ inline CudaCut CutOfTiles(const CudaProblem& p) {
   const int64_t rows = p.packed() ? p.total_q * p.group / (p.b > 0 ? p.b : 1) : p.rows();  // of a sequence
   return {rows >= kLargeTile && p.d_qk <= 128 && p.d_v <= 128 ? kLargeTile : kTile, 264, 128};
 }
+// Rows of two warpgroups, which have a multiprocessor for themselves.
+inline constexpr int64_t kGroupRows = 128;
+inline constexpr CudaCut kCutOfGroups = {kGroupRows, 132, 256};
 
 // Tiles of rows of all sequences; of packed queries as many as there can be, and those of queries of no sequence.
 __host__ __device__ inline int64_t TilesOf(const CudaProblem& p, int64_t rows) {

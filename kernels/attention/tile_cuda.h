@@ -1,7 +1,7 @@
 // The parts of a tile of attention on CUDA: what is in shared memory, and the products of a warp.
 #pragma once
 
-#include "kernels/attention/rows_cuda.h"
+#include "kernels/attention/logits_cuda.h"
 #include "kernels/cuda_copy.h"
 #include "kernels/cuda_shared.h"
 #include "kernels/mma_cuda.h"
@@ -110,70 +110,6 @@ __device__ void MultiplyKeys(Logits<S>& z, const T* shared_q, const T* k, float*
   }
 }
 
-// Off by up to 1e-7 of the cap, where tanhf is as near as FP32 can be.
-__device__ inline float CappedInTile(const CudaProblem& p, float z) {
-  return p.softcap - 2 * p.softcap / (1 + FastExp(z * (2 / p.softcap)));
-}
-
-// Products of a lane's rows and keys from j0 on to logits: scaled, capped, biased, hidden. `full`: every key exists,
-// else exists(i) says whether key j0 + i does. kPlain: a call without soft-cap, slopes and mask.
-template <int kKeys, bool kPlain = false, class Exists>
-__device__ void ToLogits(float (&z)[kKeys / 8][4], const CudaProblem& p, const CudaRow (&rows)[2], float unit, int b,
-                         int j0, bool full, Exists&& exists) {
-  const auto each = [&](auto&& change) {
-#pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) z[n][i] = change(rows[i / 2], z[n][i], n * 8 + int(threadIdx.x) % 4 * 2 + i % 2);
-    }
-  };
-  each([&](const CudaRow&, float x, int) { return x * unit; });
-  if constexpr (!kPlain) {
-    if (p.softcap > 0) each([&](const CudaRow&, float x, int) { return CappedInTile(p, x); });
-    if (p.slopes.data) each([&](const CudaRow& r, float x, int i) { return Sloped(r, x, j0 + i); });
-    if (p.mask) {
-      each([&](const CudaRow& r, float x, int i) {
-        return r.live && exists(i) ? Masked(p, r, x, b, j0 + i) : -HUGE_VALF;
-      });
-    }
-  }
-  const CudaRange &one = rows[0].keys, &other = rows[1].keys;
-  if (full && one.begin <= j0 && other.begin <= j0 && j0 + kKeys <= one.end && j0 + kKeys <= other.end) return;
-  each([&](const CudaRow& r, float x, int i) {
-    return exists(i) && j0 + i >= r.keys.begin && j0 + i < r.keys.end ? x : -HUGE_VALF;
-  });
-}
-
-// Logits to weights; `kept`: what the sums before them are multiplied by.
-template <int kKeys>
-__device__ void Weigh(float (&z)[kKeys / 8][4], float (&top)[2], float (&sum)[2], float (&kept)[2]) {
-  float most[2] = {-HUGE_VALF, -HUGE_VALF};
-#pragma unroll
-  for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) most[i / 2] = fmaxf(most[i / 2], z[n][i]);
-  }
-  float base[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    most[i] = fmaxf(most[i], __shfl_xor_sync(0xffffffffu, most[i], 1));
-    most[i] = fmaxf(most[i], __shfl_xor_sync(0xffffffffu, most[i], 2));
-    const float next = fmaxf(top[i], most[i]);
-    base[i] = next == -HUGE_VALF ? 0.0f : next;
-    kept[i] = FastExp(top[i] - base[i]);
-    top[i] = next;
-    sum[i] *= kept[i];
-  }
-#pragma unroll
-  for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      z[n][i] = FastExp(z[n][i] - base[i / 2]);
-      sum[i / 2] += z[n][i];
-    }
-  }
-}
-
 // Adds weights times values, for the columns of the warp.
 template <class T, class S>
 __device__ void MultiplyValues(float (&out)[S::kBands][S::kColumns / 8][4], const Logits<S>& z, const T* v, int half,
@@ -196,6 +132,36 @@ __device__ void MultiplyValues(float (&out)[S::kBands][S::kColumns / 8][4], cons
       for (int m = 0; m < S::kBands; ++m) {
         Multiply<T>(out[m][2 * n], a[m], b[0], b[1]);
         Multiply<T>(out[m][2 * n + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// Writes a warp's 16 rows: their columns from `first` on, and with the first of them the lse.
+template <class T, int kColumns>
+__device__ void WriteBand(const CudaProblem& p, const CudaQueries& queries, const CudaRow (&rows)[2], int b, int split,
+                          const float (&out)[kColumns / 8][4], const float (&top)[2], const float (&sum)[2], int first,
+                          float unit) {
+  const int t = threadIdx.x % 4;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float all = sum[i] + __shfl_xor_sync(0xffffffffu, sum[i], 1);
+    all += __shfl_xor_sync(0xffffffffu, all, 2);
+    if (!rows[i].live) continue;
+    const RowResult r = ResultOf(p, queries, rows[i], b, split, top[i], all);
+    if (t == 0 && first == 0) WriteLse(p, queries, rows[i], b, split, r);
+    const float share = r.share * unit;
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n) {
+      const int column = first + n * 8 + 2 * t;
+      if (column >= p.d_v) continue;
+      const float low = r.nothing ? 0.0f : out[n][2 * i] * share;
+      const float high = r.nothing ? 0.0f : out[n][2 * i + 1] * share;
+      if (p.part) {
+        *reinterpret_cast<float2*>(p.part + r.part * p.d_v + column) = make_float2(low, high);
+      } else {
+        T* to = static_cast<T*>(const_cast<void*>(p.out.data)) + r.at + column;
+        *reinterpret_cast<uint32_t*>(to) = PackPair<T>(low, high);
       }
     }
   }

@@ -24,34 +24,10 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
   __shared__ KeySpot spots[2][kKeys];
   __shared__ CudaRow rows_of_tile[S::kRows];  // in registers they would be spilled
 
-  int64_t block = blockIdx.x;
-  const int kv = int(block % p.h_kv);
-  block /= p.h_kv;
-  const int64_t all_tiles = TilesOf(p, S::kRows);
-  int64_t tile = all_tiles - 1 - block % all_tiles;  // with causality the last of a sequence are the longest
-  const int split = int(block / all_tiles);
-  int b = 0;
-  CudaQueries queries;
-  if constexpr (kMapped) {
-    if (!FindMappedTile(p, S::kRows, kv, &tile, &b, &queries)) return;
-  } else if (p.q_indptr) {
-    if (!FindTile(p, S::kRows, &tile, &b)) return;
-  } else {
-    const int64_t tiles = all_tiles / p.b;
-    b = int(tile / tiles);
-    tile %= tiles;
-  }
+  BlockOfTiles block;
+  if (!FindBlock<kMapped>(p, S::kRows, kKeys, &block)) return;
+  const auto& [kv, split, b, seq, queries, row0, keys] = block;
   const int warp = threadIdx.x / kWarp % 4, half = threadIdx.x / kWarp / 4, lane = threadIdx.x % kWarp;
-  CudaSequence seq;
-  if constexpr (kMapped) {
-    seq = {MappedLength(p, kv, b), 0};
-  } else {
-    seq = SequenceOf(p, b);
-    queries = QueriesOf(p, b);
-  }
-  const int64_t row0 = tile * S::kRows, num_rows = int64_t(queries.count) * p.group;
-  const int64_t last_row = row0 + S::kRows < num_rows ? row0 + S::kRows - 1 : num_rows - 1;
-  const CudaRange keys = KeysOf(p, queries, seq.length, row0, last_row, split, kKeys);
   const int begin = keys.begin, end = keys.end;
 
   MapWalk walk;
@@ -85,7 +61,7 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
   find(1, begin + kKeys);
 
   // Of this lane: of each band rows g and g + 8.
-  const int g = lane / 4, t = lane % 4;
+  const int g = lane / 4;
   const auto row = [&](int m, int i) -> const CudaRow& {
     return rows_of_tile[warp * S::kRowsOfWarp + m * 16 + g + 8 * i];
   };
@@ -109,8 +85,8 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
 #pragma unroll
     for (int m = 0; m < S::kBands; ++m) {
       const CudaRow rows[2] = {row(m, 0), row(m, 1)};
-      ToLogits < kKeys, S::kMore<S::kDQ>(
-                            z[m], p, rows, unit, b, j0, j0 + kKeys <= end, [&](int i) { return j0 + i < end; });
+      constexpr Changes kChanges = S::kMore < kDQ ? Changes::kScale : Changes::kAny;
+      ToLogits<kKeys, kChanges>(z[m], p, rows, unit, b, j0, j0 + kKeys <= end, [&](int i) { return j0 + i < end; });
       float kept[2];
       Weigh<kKeys>(z[m], top[m], sum[m], kept);
 #pragma unroll
@@ -127,29 +103,8 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
   const float value_unit = p.v_scale.data ? At(p.v_scale, kv) : 1.0f;
 #pragma unroll
   for (int m = 0; m < S::kBands; ++m) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      sum[m][i] += __shfl_xor_sync(0xffffffffu, sum[m][i], 1);
-      sum[m][i] += __shfl_xor_sync(0xffffffffu, sum[m][i], 2);
-      const CudaRow& of = row(m, i);
-      if (!of.live) continue;
-      const RowResult r = ResultOf(p, queries, of, b, split, top[m][i], sum[m][i]);
-      if (t == 0 && half == 0) WriteLse(p, queries, of, b, split, r);
-      const float share = r.share * value_unit;
-#pragma unroll
-      for (int n = 0; n < kColumns / 8; ++n) {
-        const int column = half * kColumns + n * 8 + 2 * t;
-        if (column >= p.d_v) continue;
-        const float low = r.nothing ? 0.0f : out[m][n][2 * i] * share;
-        const float high = r.nothing ? 0.0f : out[m][n][2 * i + 1] * share;
-        if (p.part) {
-          *reinterpret_cast<float2*>(p.part + r.part * p.d_v + column) = make_float2(low, high);
-        } else {
-          T* to = static_cast<T*>(const_cast<void*>(p.out.data)) + r.at + column;
-          *reinterpret_cast<uint32_t*>(to) = PackPair<T>(low, high);
-        }
-      }
-    }
+    const CudaRow rows[2] = {row(m, 0), row(m, 1)};
+    WriteBand<T, kColumns>(p, queries, rows, b, split, out[m], top[m], sum[m], half * kColumns, value_unit);
   }
 }
 

@@ -6,14 +6,13 @@ import functools
 import inspect
 import json
 import os
-import threading
 from collections.abc import Iterable
 from typing import Any
 
 from layerzero import _layerzero, backends
 from layerzero.contracts import flat_name
 from layerzero.errors import ConfigError, WrongTypeError
-from layerzero.host import exports, measuring, pipelines
+from layerzero.host import exports, forks, measuring, pipelines
 from layerzero.host.policy import NAMING, note_change, scope
 from layerzero.host.typed import typed
 
@@ -22,7 +21,7 @@ from layerzero.host.typed import typed
 _entered: contextvars.ContextVar[tuple[tuple["policy", int], ...]] = contextvars.ContextVar(
     "layerzero_policy_blocks", default=()
 )
-_guard = threading.Lock()
+_guard = forks.lock()
 _reads_scopes = False
 
 

@@ -97,6 +97,23 @@ TEST(SharesOfKeys, SplitsAgreeWithTheReference) {
   }
 }
 
+// Several steps over both stages, tiles with rows of two sequences' ends, keys that do not fill a step.
+TEST(Warpgroups, AgreeWithTheReference) {
+  for (const std::string options : {"", " causal=true", " causal=true window=70", " softcap=5.0 return_lse=true",
+                                    " causal=true sinks=f32[4] alibi_slopes=f32[4] return_lse=true"}) {
+    for (const std::string shapes : {"bf16[1,80,4,64] key=bf16[1,430,2,64] value=bf16[1,430,2,64]",
+                                     "f16[2,30,4,128] key=f16[2,290,2,128] value=f16[2,290,2,96]",
+                                     "bf16[1,33,4,256] key=bf16[1,170,1,256] value=bf16[1,170,1,256]"}) {
+      Check("attention.gqa.prefill", "cuda.attention.gqa.prefill.wgmma", "query=" + shapes + options);
+    }
+  }
+  Check("attention.gqa.prefill", "cuda.attention.gqa.prefill.wgmma",
+        "query=bf16[1,40,4,64] key=bf16[1,300,2,64] value=bf16[1,300,2,64] attn_mask=bool[1,4,40,300]");
+  Check("attention.gqa.prefill.ragged", "cuda.attention.gqa.prefill.ragged.wgmma",
+        "query=bf16[90,4,64] key=bf16[420,2,64] value=bf16[420,2,64] cu_seqlens_q=i32[4]{0,20,20,90} "
+        "cu_seqlens_kv=i32[4]{0,30,31,420} causal=true return_lse=true");
+}
+
 // A KV head has a group of no query heads, by which nothing may be divided.
 TEST(AttentionWithoutHeads, WritesNothing) {
   const std::string dense = " layout=BSHD return_lse=true";

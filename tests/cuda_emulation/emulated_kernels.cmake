@@ -49,7 +49,7 @@ endforeach()
 target_include_directories(lz_cuda_emulated BEFORE PRIVATE ${out})
 target_include_directories(lz_cuda_emulated SYSTEM PRIVATE ${LZ_CUDA_HEADERS})
 target_link_libraries(lz_cuda_emulated PRIVATE lz_flags)
-target_compile_definitions(lz_cuda_emulated PRIVATE LZ_CUDA_EMULATED LZ_CUDA_SMS=90)
+target_compile_definitions(lz_cuda_emulated PRIVATE LZ_CUDA_EMULATED LZ_CUDA_SMS=90 LZ_CUDA_WARPGROUP_SM=90)
 # A misaligned vector or an index beyond an array ends the test.
 target_compile_options(lz_cuda_emulated PRIVATE -w -O1 -U_FORTIFY_SOURCE -include ${here}/emulation.h
                        -fsanitize=alignment,bounds -fsanitize-undefined-trap-on-error)

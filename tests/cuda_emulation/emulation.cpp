@@ -24,13 +24,35 @@ namespace {
 constexpr size_t kStackBytes = 256 * 1024;
 constexpr size_t kMaxThreads = 1024, kMaxStatic = 48 * 1024, kMaxDynamic = 227 * 1024;
 
-enum class State : uint8_t { kReady, kAtBlock, kAtCluster, kAtLanes, kDone };
+enum class State : uint8_t { kReady, kAtBlock, kAtCluster, kAtLanes, kAtPhase, kDone };
 
 struct Copy {
   void* to;
   const void* from;
   size_t bytes, real;
 };
+void Make(const std::vector<Copy>& copies) {
+  for (const Copy& c : copies) {
+    std::memset(c.to, 0, c.bytes);
+    std::memcpy(c.to, c.from, c.real);
+  }
+}
+
+// The bits of an mbarrier.
+struct Phase {
+  uint16_t expected, missing;  // arrivals of each phase; of this one
+  uint32_t number;
+};
+Phase PhaseOf(const uint64_t* barrier) { return std::bit_cast<Phase>(*barrier); }
+bool HasEnded(const uint64_t* barrier, uint32_t parity) { return PhaseOf(barrier).number % 2 != parity; }
+
+// Copies of a thread after which a barrier has an arrival more.
+struct Arrival {
+  std::vector<Copy> copies;
+  uint64_t* barrier;
+};
+
+using Work = std::vector<std::function<void()>>;
 
 struct Thread {
   jmp_buf at;
@@ -42,6 +64,10 @@ struct Thread {
   uint64_t published = 0;
   std::vector<Copy> open;                   // copies of no group yet
   std::deque<std::vector<Copy>> committed;  // the oldest group first
+  const uint64_t* barrier = nullptr;        // with kAtPhase
+  uint32_t parity = 0;
+  Work open_work;
+  std::deque<Work> committed_work;
   char* stack = nullptr;
 };
 
@@ -55,7 +81,8 @@ struct Machine {
   std::map<char*, size_t> shared;  // what the cluster has declared: bytes of each block
   int alive[kMaxCluster] = {};     // threads of each block that have not ended
   size_t static_bytes = 0, dynamic_bytes = 0;
-  alignas(128) char dynamic[kMaxCluster][kMaxDynamic];
+  std::deque<Arrival> arrivals;
+  alignas(1024) char dynamic[kMaxCluster][kMaxDynamic];
   bool clusters = true;
   std::minstd_rand random{1};
   cudaError_t error = cudaSuccess;
@@ -82,6 +109,9 @@ void Forget(int block) {
 void Begin() {
   (*M().kernel)();
   if (!Current().open.empty()) Fail("a thread ended with an asynchronous copy that no group holds");
+  if (!Current().open_work.empty() || !Current().committed_work.empty()) {
+    Fail("a thread ended with products that it did not wait for");
+  }
   Current().state = State::kDone;
   _longjmp(M().home, 1);
 }
@@ -146,6 +176,14 @@ bool AllAt(State barrier, int first, int end) {
   return true;
 }
 
+// The oldest of the copies that barriers wait for.
+void MakeCopies() {
+  Arrival& arrival = M().arrivals.front();
+  Make(arrival.copies);
+  Arrive(arrival.barrier);
+  M().arrivals.pop_front();
+}
+
 // Sets ready whoever need not wait any longer; false: nobody.
 bool Release() {
   Machine& m = M();
@@ -163,7 +201,7 @@ bool Release() {
       known = LanesComplete(i);
     }
     if ((block && t.state == State::kAtBlock) || (cluster && t.state == State::kAtCluster) ||
-        (t.state == State::kAtLanes && known)) {
+        (t.state == State::kAtLanes && known) || (t.state == State::kAtPhase && HasEnded(t.barrier, t.parity))) {
       complete.push_back(i);
     }
   }
@@ -191,6 +229,7 @@ void RunCluster() {
   Machine& m = M();
   m.shared.clear();
   m.static_bytes = 0;
+  m.arrivals.clear();
   std::fill(std::begin(m.alive), std::end(m.alive), 0);
   std::vector<int> order(static_cast<size_t>(m.count));
   for (int i = 0; i < m.count; ++i) {
@@ -199,6 +238,8 @@ void RunCluster() {
     t.started = false;
     t.open.clear();
     t.committed.clear();
+    t.open_work.clear();
+    t.committed_work.clear();
     const unsigned u = unsigned(i % m.of_block);
     t.index = {u % blockDim.x, u / blockDim.x % blockDim.y, u / blockDim.x / blockDim.y};
     order[size_t(i)] = i;
@@ -217,7 +258,13 @@ void RunCluster() {
       --live;
       if (--m.alive[i / m.of_block] == 0) Forget(i / m.of_block);
     }
-    if (live > 0 && !Release() && !ready) {
+    while (!m.arrivals.empty() && m.random() % 4 != 0) MakeCopies();
+    bool released = live > 0 && Release();
+    while (!released && !ready && !m.arrivals.empty()) {
+      MakeCopies();
+      released = Release();
+    }
+    if (live > 0 && !released && !ready) {
       Fail("threads wait for others that do not come: a barrier or warp operation diverges");
     }
     if (!ran || m.random() % 32 == 0) held.Draw();
@@ -316,11 +363,45 @@ void CommitCopies() {
 }
 void WaitForCopies(int groups_left) {
   auto& groups = Current().committed;
-  for (; groups.size() > size_t(groups_left); groups.pop_front()) {
-    for (const Copy& c : groups.front()) {
-      std::memset(c.to, 0, c.bytes);
-      std::memcpy(c.to, c.from, c.real);
-    }
+  for (; groups.size() > size_t(groups_left); groups.pop_front()) Make(groups.front());
+}
+
+void MakePhases(uint64_t* barrier, uint32_t arrivals) {
+  *barrier = std::bit_cast<uint64_t>(Phase{uint16_t(arrivals), uint16_t(arrivals), 0});
+}
+void Arrive(uint64_t* barrier) {
+  Phase phase = PhaseOf(barrier);
+  if (--phase.missing == 0) phase = {phase.expected, phase.expected, phase.number + 1};
+  *barrier = std::bit_cast<uint64_t>(phase);
+}
+void ArriveAfterCopies(uint64_t* barrier) {
+  Thread& t = Current();
+  Arrival arrival = {{}, barrier};
+  t.committed.push_back(std::move(t.open));
+  for (const auto& group : t.committed) {
+    arrival.copies.insert(arrival.copies.end(), group.begin(), group.end());
+  }
+  t.committed.clear();
+  t.open.clear();
+  M().arrivals.push_back(std::move(arrival));
+}
+void WaitForPhase(const uint64_t* barrier, uint32_t parity) {
+  if (HasEnded(barrier, parity)) return;
+  Current().barrier = barrier;
+  Current().parity = parity;
+  Wait(State::kAtPhase);
+}
+
+void WorkLater(std::function<void()> work) { Current().open_work.push_back(std::move(work)); }
+void CommitWork() {
+  Current().committed_work.push_back(std::move(Current().open_work));
+  Current().open_work.clear();
+}
+void WaitForWork(int groups_left) {
+  auto& groups = Current().committed_work;
+  while (groups.size() > size_t(groups_left)) {
+    for (const auto& work : groups.front()) work();
+    groups.pop_front();
   }
 }
 

@@ -27,6 +27,8 @@
 #define __launch_bounds__(...)
 #undef __global__
 #define __global__
+#undef __grid_constant__
+#define __grid_constant__
 
 inline uint3 threadIdx, blockIdx;
 inline dim3 blockDim, gridDim;
@@ -77,6 +79,17 @@ const void* SharedOf(const void* memory, int block);
 void CopyLater(void* to, const void* from, size_t bytes, size_t real_bytes);
 void CommitCopies();
 void WaitForCopies(int groups_left);
+
+// mbarrier. Copies whose arrival is awaited come at some time before it.
+void MakePhases(uint64_t* barrier, uint32_t arrivals);
+void Arrive(uint64_t* barrier);
+void ArriveAfterCopies(uint64_t* barrier);
+void WaitForPhase(const uint64_t* barrier, uint32_t parity);
+
+// Work of a thread that is done when it is waited for, not before: products of a warpgroup.
+void WorkLater(std::function<void()> work);
+void CommitWork();
+void WaitForWork(int groups_left);
 
 template <class T>
 uint64_t Bits(T value) {

@@ -21,7 +21,7 @@ inline const std::vector<KernelSpec>& HostRows() {
       for (KernelSpec spec : *family) {
         auto& constraints = kept.emplace_back();
         for (const Constraint& c : spec.constraints) {
-          if (!c.field.starts_with("device.")) constraints.push_back(c);
+          if (!c.field.starts_with("device.") && !c.fact.starts_with("device.")) constraints.push_back(c);
         }
         spec.constraints = constraints;
         spec.platform = Platform::kCpu;

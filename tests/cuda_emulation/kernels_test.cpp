@@ -78,6 +78,21 @@ TEST(EmulationOfCuda, ShowsPlantedFaultsOfClusters) {
   }
 }
 
+TEST(EmulationOfCuda, ShowsPlantedFaultsOfPhases) {
+  for (int run = 0; run < 10; ++run) EXPECT_EQ(WrongSums(Fault::kNone, &planted::SumInPhases), 0);
+  for (const Fault fault : {Fault::kNoWaitForPhase, Fault::kFreedTooEarly, Fault::kArriveTooEarly}) {
+    int wrong = 0;
+    for (int run = 0; run < 10; ++run) wrong += WrongSums(fault, &planted::SumInPhases);
+    EXPECT_GT(wrong, 0) << "fault " << int(fault);
+  }
+}
+
+TEST(EmulationOfCuda, ShowsPlantedFaultsOfProducts) {
+  EXPECT_EQ(planted::WrongProducts(Fault::kNone), 0);
+  EXPECT_GT(planted::WrongProducts(Fault::kNoWaitForProduct), 0);
+  EXPECT_GT(planted::WrongProducts(Fault::kSpoiledProduct), 0);
+}
+
 TEST(EmulationOfCuda, RefusesLaunchesBeyondADevice) {
   EXPECT_NE(planted::LaunchTooLarge(), 0);
   EXPECT_EQ(WrongSums(Fault::kNone), 0) << "an error is its launch's alone";

@@ -6,6 +6,7 @@
 import functools
 import importlib
 import inspect
+import itertools
 
 import layerzero as lz
 import pytest
@@ -65,7 +66,7 @@ def offsets(lengths):
 
 
 def ragged(dtype, d, options):
-    for n_q, n_kv in (([5, 64, 1], [5, 64, 9]), ([130, 3], [300, 40])):
+    for n_q, n_kv in (([5, 64, 1], [5, 64, 9]), ([130, 3], [300, 40]), ([1], [40]), ([0, 1, 0], [3, 40, 5])):
         q = random(sum(n_q), HEADS[0], d, dtype=dtype)
         k, v = (random(sum(n_kv), HEADS[1], d, dtype=dtype) for _ in range(2))
         both = {"cu_seqlens_q": offsets(n_q), "cu_seqlens_kv": offsets(n_kv)}
@@ -98,9 +99,8 @@ def paged_decode(dtype, d, options):
 
 
 def paged_prefill(dtype, d, options):
-    for size in PAGE_SIZES:
+    for size, n_q in itertools.product(PAGE_SIZES, ([130, 1, 64, 7, 200], [0, 0, 0, 1, 0])):
         (k, v), tables = pages(dtype, d, size, LENGTHS)
-        n_q = [130, 1, 64, 7, 200]
         query = {"query": random(sum(n_q), HEADS[0], d, dtype=dtype), "qo_indptr": offsets(n_q)}
         yield {**query, "paged_k_cache": k, "paged_v_cache": v, **tables, **with_extras(options, dtype)}
 

@@ -254,6 +254,37 @@ def test_a_reference_that_differs_in_strict_mode_is_not_used_there():
     assert "policy.strict_mode" not in fields
 
 
+def test_code_is_for_the_device_that_it_was_traced_on(monkeypatch):
+    from layerzero.backends.inductor import worker
+    from layerzero.errors import KernelRefusedError
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def on(device):
+        with FakeTensorMode():
+            return torch.empty(2, 3, 4, 8, device=device)
+
+    def call_on(device):
+        given = {"input": on(device), "cos": None, "sin": None}
+        eager = recording.Eager("torch.ref.posenc.rope", len)
+        return recording.described(contracts()["rope"], "posenc.rope", given, "BSHD", eager)
+
+    first, second = call_on("cuda:0"), call_on("cuda:1")
+    assert (first.device, second.device) == ("cuda:0", "cuda:1")
+    assert len(recording.merged([first, second])) == 2 and first.kernel_id == second.kernel_id
+    monkeypatch.setattr(worker, "compiled", lambda call: lambda *values: call.device)
+    try:
+        worker.make_ready(first)
+        kernel = backends._functions[f"layerzero.compiled:{first.kernel_id}"][0]
+        assert kernel(on("cuda:0")) == "cuda:0"
+        with pytest.raises(KernelRefusedError, match="cuda:1"):
+            kernel(on("cuda:1"))
+        worker.make_ready(second)
+        assert (kernel(on("cuda:0")), kernel(on("cuda:1"))) == ("cuda:0", "cuda:1")
+    finally:
+        backends.remove_function(f"layerzero.compiled:{first.kernel_id}")
+        del worker._ready[first.kernel_id]
+
+
 @pytest.mark.parametrize(("device", "length"), [("h100", 6), ("b200", 7)])
 def test_recorder_and_kernel_take_calls_of_a_gpu(device, length):
     """On a simulated device, as nothing runs there: no rule of the platform refuses them."""

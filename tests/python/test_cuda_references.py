@@ -8,6 +8,7 @@ from pathlib import Path
 
 import layerzero as lz
 import pytest
+from layerzero import _layerzero
 from layerzero.inspection import kernel_rows
 
 COVERAGE = json.loads((Path(__file__).resolve().parents[2] / "docs/coverage-cuda.json").read_text())
@@ -63,3 +64,12 @@ def test_the_common_dtypes_of_models_are_never_left_to_references(served):
     common = ("float32", "float16", "bfloat16")
     assert {pair for pair, devices in served.items() if pair[1] in common and devices != set(DEVICES)} == set()
     assert len({operation for operation, dtype in served if dtype in common}) > 60
+
+
+def test_own_kernels_are_listed_for_devices_that_they_can_be_compiled_for():
+    """cp.async and products of bfloat16 begin with SM 8.0."""
+    named = {
+        device for dtypes in COVERAGE.values() for rows in dtypes.values() for row in rows for device in row["devices"]
+    }
+    sm = {d["name"]: d["facts"]["sm"] for d in json.loads(_layerzero.devices())["simulated"] if d["platform"] == "cuda"}
+    assert named == {name for name in sm if sm[name] >= 80} and len(named) < len(sm)

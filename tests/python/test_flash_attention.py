@@ -109,6 +109,22 @@ def test_declared_offsets_are_passed_on(monkeypatch):
     assert len(run(start)[1][2]) == 6, "no offsets"
 
 
+@pytest.mark.parametrize("backend", ["flash_attn", "vllm_fa2"])
+@pytest.mark.parametrize("starts", [[0, 1], [0, 0, 1], [0, 1, 1, 2]])
+def test_declared_offsets_of_single_queries(backend, starts):
+    from layerzero.torch import offsets
+
+    adapter = importlib.import_module(f"layerzero.backends.{backend}.adapters").operations.ragged_attention
+    start, ends = (torch.tensor(t, dtype=torch.int32) for t in (starts, [9 * i for i in range(len(starts))]))
+    query, key = (torch.randn(n, h, 64, dtype=torch.bfloat16) for n, h in ((starts[-1], 4), (int(ends[-1]), 2)))
+    guarded = adapter(query, key, key, start, ends, True, 0.125, None, None, None, None, None, None, True)
+    for index in (start, ends):
+        offsets.declare(index, index.numpy())
+    passed = adapter(query, key, key, start, ends, True, 0.125, None, None, None, None, None, None, True)
+    for one, other in zip(passed, guarded, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 @pytest.mark.parametrize("name", sorted({name for name, _ in rows("flash_attn")}))
 def test_no_value_is_read(name, monkeypatch):
     from layerzero.backends.flash_attn.packed import Operations

@@ -2,6 +2,7 @@
 events and graphs, and simulated devices."""
 
 import contextlib
+import itertools
 import json
 import random
 from pathlib import Path
@@ -15,6 +16,7 @@ pytest.importorskip("typer")
 from layerzero import _layerzero, cli  # noqa: E402
 from layerzero.bench import gpu, operations, ranking  # noqa: E402
 from layerzero.bench.ranking import Ranking  # noqa: E402
+from layerzero.contracts import contracts  # noqa: E402
 from layerzero.torch.references import call_reference  # noqa: E402
 from layerzero.tuning import core, draw, gate, sides  # noqa: E402
 from operation_cases import few, tensors_of  # noqa: E402
@@ -38,6 +40,39 @@ def test_every_shipped_case_is_a_call_that_a_kernel_of_the_device_serves():
     for case in operations.all_cases(folder=FOLDER):
         report = lz.explain(case.operation, device="h200", **draw.described(case.operation, case.line))
         assert any(c.admissible and not c.reference for c in report.candidates), case
+
+
+def unmeasured(folder=FOLDER):
+    """Operations with an own kernel in docs/coverage-cuda.json that have no case."""
+    own = {
+        operation
+        for operation, dtypes in json.loads((ROOT / "docs/coverage-cuda.json").read_text()).items()
+        if any(kernel.startswith("cuda.") for rows in dtypes.values() for row in rows for kernel in row["kernels"])
+    }
+    named = {name for name, contract in contracts().items() if own & {form["id"] for form in contract["operations"]}}
+    return named - {case.operation for case in operations.all_cases(folder=folder)}
+
+
+def test_every_operation_with_an_own_kernel_has_cases(tmp_path):
+    assert not unmeasured(), "add bench/ops/cuda/<operation>.cases"
+    for path in FOLDER.glob("*.cases"):
+        if path.stem != "alibi":
+            (tmp_path / path.name).write_text(path.read_text())
+    assert unmeasured(tmp_path) == {"alibi"}
+
+
+def test_every_own_kernel_serves_a_shipped_case():
+    own = {(name, kernel.kernel_id) for name in contracts() for kernel in lz.list_kernels(name) if is_own(kernel)}
+    if not own:
+        pytest.skip("this build has no own CUDA kernels")
+    for case, device in itertools.product(operations.all_cases(folder=FOLDER), ("h100", "b200")):
+        report = lz.explain(case.operation, device=device, **draw.described(case.operation, case.line))
+        own -= {(case.operation, c.kernel_id) for c in report.candidates if c.admissible}
+    assert not own, "add a case that the kernel admits"
+
+
+def is_own(kernel):
+    return kernel.source == "cuda"
 
 
 def test_what_is_described_is_what_is_drawn():

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 import layerzero as lz  # noqa: E402
 
 NEIGHBOURS = Path(sys.prefix) / "neighbours"  # scripts/setup.sh puts them there
-FILES = [f"test_kernelize{name}.py" for name in ("", "_quantised", "_quantised_changes", "_generation", "_hub")]
+FILES = [f"test_kernelize{name}.py" for name in ("", "_quantized", "_quantized_changes", "_generation", "_hub")]
 CHOSEN = "torchao or quanto or quantised_cache or kernelize_hub or logits_and_report"
 
 

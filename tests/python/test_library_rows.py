@@ -18,7 +18,7 @@ from layerzero.bench.cases import arguments_of  # noqa: E402
 from layerzero.contracts import contracts  # noqa: E402
 from operation_cases import lines, tensors_of  # noqa: E402
 
-LIBRARIES = ("apex", "deep_gemm", "flashinfer", "liger", "quack", "sgl_kernel", "vllm")
+LIBRARIES = ("apex", "deep_gemm", "flashinfer", "liger", "quack", "sgl_kernel", "vllm", "vllm_deep_gemm")
 ROWS = {row["kernel_id"]: (operation, row) for library in LIBRARIES for operation, row in stand_ins.rows_of(library)}
 NAMES = {op["id"]: name for name, contract in contracts().items() for op in contract["operations"]}
 
@@ -100,6 +100,7 @@ REFUSED = [
     ("vllm.topk_softmax", "logits=f32[6,32] k=4 num_groups=8 top_groups=3", None),
     ("liger.geglu", "gate=f32[2,64] up=f32[2,64]", None),
     ("liger.layer_norm", "input=f32[2,64] normalized_shape=64 weight=f32[64]", None),
+    ("quack.layer_norm", "input=bf16[2,64] normalized_shape=64 weight=f32[64] bias=bf16[64]", "DTYPE_UNSUPPORTED"),
     ("quack.softmax", "logits=f32[2,64] temperature=2", None),
     ("flashinfer.softmax", "logits=f32[2,64] row_temperature=f32[2]{1,2}", None),
     ("flashinfer.layernorm", "input=bf16[2,64] normalized_shape=64 weight=bf16[64] bias=bf16[64]", "DTYPE_UNSUPPORTED"),

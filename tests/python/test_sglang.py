@@ -16,7 +16,7 @@ import layerzero as lz  # noqa: E402
 import sglang_stand_in  # noqa: E402
 from layerzero.host.import_hook import when_imported  # noqa: E402
 from layerzero.torch import offsets  # noqa: E402
-from sglang_step import HEADS, SIZE, Step, layer_of  # noqa: E402
+from sglang_step import HEADS, SIZE, Step, layer_of, one_rank  # noqa: E402
 
 OURS = "layerzero.integrations.sglang"
 NEEDED = (
@@ -52,12 +52,13 @@ def plugin():
         }
         root = importlib.import_module(OURS)
         root.register()
-        yield types.SimpleNamespace(
-            root=root,
-            kind=importlib.import_module("sglang.srt.layers.radix_attention").AttentionType,
-            mode=importlib.import_module("sglang.srt.model_executor.forward_batch_info").ForwardMode,
-            **found,
-        )
+        with one_rank(REAL):
+            yield types.SimpleNamespace(
+                root=root,
+                kind=importlib.import_module("sglang.srt.layers.radix_attention").AttentionType,
+                mode=importlib.import_module("sglang.srt.model_executor.forward_batch_info").ForwardMode,
+                **found,
+            )
     finally:
         for name in [n for n in sys.modules if n in made or (not REAL and n.startswith(OURS))]:
             del sys.modules[name]

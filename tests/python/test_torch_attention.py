@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from layerzero.backends.torch import attention, attention_flash, attention_matmul
+from layerzero.backends.torch import attention, attention_cudnn, attention_flash, attention_matmul
 from layerzero.torch.references import reference_function
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
@@ -110,11 +110,34 @@ def test_flash_with_windows_sinks_and_lse(seed, flash):
         agrees(call(attention_flash.flash, qkv, layout, **given), dense(*qkv, **given))
 
 
-def test_lse_of_a_row_of_nan_is_nan(flash):
-    q, k, v = tensors(0)
+@pytest.fixture
+def cudnn(monkeypatch):
+    def by_formula(q, k, v, bias, with_lse, dropout_p, causal, debug, scale):
+        assert bias is None and with_lse
+        out, lse = flash_by_formula(*(t.transpose(1, 2) for t in (q, k, v)), causal, scale, None)
+        return out.transpose(1, 2), lse.unsqueeze(-1)
+
+    monkeypatch.setattr(torch, "_scaled_dot_product_cudnn_attention", by_formula)
+
+
+@pytest.mark.parametrize("sinks", [None, torch.randn(4), torch.full((4,), INF), torch.full((4,), -INF)], ids=str)
+@pytest.mark.parametrize("layout", ["BSHD", "BHSD"])
+def test_cudnn_with_sinks_and_lse(cudnn, layout, sinks):
+    for causal, s_q in ((True, 9), (False, 9), (False, 3)):
+        qkv, given = tensors(2, s_q=s_q), {"causal": causal, "sinks": sinks}
+        expected = dense(*qkv, scale=0.25, return_lse=True, **given)
+        agrees(call(attention_cudnn.cudnn, qkv, layout, return_lse=True, **given), expected)
+        agrees(call(attention_cudnn.cudnn, qkv, layout, **given), expected[0])
+
+
+@pytest.mark.parametrize("adapter", [attention_flash.flash, attention_cudnn.cudnn], ids=["flash", "cudnn"])
+@pytest.mark.parametrize("sinks", [None, torch.ones(4)], ids=["", "sinks"])
+def test_the_lse_of_a_row_of_nan_is_nan(adapter, sinks, flash, cudnn):
+    q, k, v = tensors(0, s_q=9)
     q[0, 3] = torch.nan
-    lse = call(attention_flash.flash, (q, k, v), return_lse=True)[1]
-    assert lse[0, :, 3].isnan().all() and lse[0, :, 4].isfinite().all()
+    out, lse = call(adapter, (q, k, v), return_lse=True, sinks=sinks)
+    assert out[0, 3].isnan().all() and lse[0, :, 3].isnan().all()
+    assert out[0, 4].isfinite().all() and lse[0, :, 4].isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

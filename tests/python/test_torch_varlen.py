@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import layerzero as lz  # noqa: E402
 from adapter_calls import values_of  # noqa: E402
+from flash_stand_ins import swapped  # noqa: E402
 from layerzero.backends.torch import varlen  # noqa: E402
 from layerzero.contracts import parameter_names  # noqa: E402
 from layerzero.torch.references import call_reference  # noqa: E402
@@ -25,6 +26,7 @@ def kernel(query, key, value, cu_q, cu_k, max_q, max_k, dropout, causal, debug, 
     out = torch.full((*query.shape[:2], value.shape[2]), GARBAGE, dtype=query.dtype)
     lse = torch.full((query.shape[1], query.shape[0]), GARBAGE)
     left, right, used = (options.get(k) for k in ("window_size_left", "window_size_right", "seqused_k"))
+    swapped(query, key, len(cu_q) - 1, max_q, left is None and right is None)
     slopes, group = options.get("alibi_slopes"), query.shape[1] // key.shape[1]
     for s in range(len(cu_q) - 1):
         rows = slice(int(cu_q[s]), min(int(cu_q[s + 1]), int(cu_q[s]) + max_q))

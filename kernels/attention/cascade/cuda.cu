@@ -3,6 +3,7 @@
 //   kCudaCaches, last axis dense; output [b, h_q, d_v] dtype of query; lse [b, h_q] f32
 // Invalid index data, workspace, determinism, captures, numerics: as kernels/attention/paged/cuda.cu.
 #include "kernels/attention/family_cuda.h"
+#include "kernels/attention/tile_memory.h"
 #include "ops/attention/cascade.h"
 
 namespace lz {
@@ -45,6 +46,8 @@ constexpr auto kTileConstraints = attention::WithHeadDims({
     {"shared_v.alignment", Rel::kGe, 4},
     {"num_indices * page_size", Rel::kLe, attention::kMostKeys},
     {"n_shared", Rel::kLe, attention::kMostKeys},
+    attention::kKeysFit,
+    attention::kValuesFit,
 });
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::FewSpec<&MakeProblem>("cuda.attention.standard.decode.cascade", "attention.standard.decode.cascade",

@@ -1,8 +1,9 @@
-// Cross attention of up to 8 queries on CUDA.
+// Cross attention on CUDA: up to 8 queries, and tiles of rows in 16 bits.
 //   query [b, s_q, h_q, d_qk], key [b, s_kv, h_kv, d_qk], value [b, s_kv, h_kv, d_v]  f32|f16|bf16, last axis dense
 //   output [b, s_q, h_q, d_v] dtype of query; lse [b, h_q, s_q] f32
 // Workspace, determinism, captures, numerics: as kernels/attention/dense/cuda.cu.
 #include "kernels/attention/family_cuda.h"
+#include "kernels/attention/tile_memory.h"
 #include "ops/attention/cross.h"
 
 namespace lz {
@@ -29,7 +30,14 @@ constexpr auto kConstraints = attention::WithHeadDims({
 });
 constexpr auto kTileConstraints = Joined(attention::kDenseTiles, {
                                                                      {"s_q", Rel::kLe, attention::kMostQueries},
+                                                                     attention::kKeysFit,
+                                                                     attention::kValuesFit,
                                                                  });
+// A mask hides values of some rows of a tile.
+constexpr auto kMaskConstraints = Joined(kTileConstraints, {
+                                                               {"attn_mask.given", Rel::kEq, 1},
+                                                               attention::kNotStrict,
+                                                           });
 constexpr std::array<std::string_view, 5> kAccepts = {"scale", "attn_mask", "softcap", "sinks", "return_lse"};
 constexpr std::array<std::string_view, 4> kTileAccepts = {"scale", "softcap", "sinks", "return_lse"};  // no mask
 constexpr auto kFamily = std::to_array<KernelSpec>({
@@ -41,6 +49,8 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
                                       attention::kAfterTorchsChoice, kTileConstraints, kTileAccepts),
     attention::TileSpec<&MakeProblem>("cuda.attention.cross.prefill", "attention.cross.prefill", attention::kAfterFlash,
                                       kTileConstraints, kTileAccepts),
+    attention::TileSpec<&MakeProblem>("cuda.attention.cross.prefill.mask", "attention.cross.prefill",
+                                      attention::kAfterFlash, kMaskConstraints, kAccepts),
 });
 }  // namespace
 }  // namespace lz

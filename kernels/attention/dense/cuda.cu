@@ -4,6 +4,7 @@
 // Workspace: parts, where keys are split. Deterministic. Safe in graph captures. Few queries: FP32 throughout (class
 // fp32), kernels/attention/decode_kernel_cuda.h; prefill: weights of 16 bits (class bf16-p), tile_kernel_cuda.h.
 #include "kernels/attention/family_cuda.h"
+#include "kernels/attention/tile_memory.h"
 #include "ops/attention/dense.h"
 
 namespace lz {
@@ -33,11 +34,16 @@ constexpr auto kConstraints = attention::WithHeadDims({
 });
 constexpr auto kTileConstraints = Joined(attention::kDenseTiles, {
                                                                      {"s_q", Rel::kLe, attention::kMostQueries},
+                                                                     attention::kKeysFit,
+                                                                     attention::kValuesFit,
                                                                      attention::kNotStrict,
                                                                  });
+constexpr auto kGroupConstraints = Joined(kTileConstraints, {attention::kHasWarpgroups});
 // One query sees the same keys in all rows, so no hidden value is loaded; a mask would hide some.
 constexpr auto kDecodeTileConstraints = Joined(attention::kDenseTiles, {
                                                                            {"s_q", Rel::kLe, attention::kMostQueries},
+                                                                           attention::kKeysFit,
+                                                                           attention::kValuesFit,
                                                                        });
 // A few queries of grouped heads over many keys: torch's kernels take a tile of rows for each query head.
 constexpr auto kFewQueries = std::to_array<Constraint>({{"s_kv", Rel::kGe, 512}, {"s_q", Rel::kLe, 16}});
@@ -63,6 +69,10 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
                                       attention::kAfterFlash, kTileConstraints, kAccepts),
     attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill", "attention.gqa.prefill", attention::kAfterFlash,
                                       kTileConstraints, kAccepts, kGroupedPreferences),
+    attention::GroupSpec<&MakeProblem>("cuda.attention.standard.prefill.wgmma", "attention.standard.prefill",
+                                       kGroupConstraints, kAccepts),
+    attention::GroupSpec<&MakeProblem>("cuda.attention.gqa.prefill.wgmma", "attention.gqa.prefill", kGroupConstraints,
+                                       kAccepts),
 });
 }  // namespace
 }  // namespace lz

@@ -44,6 +44,7 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"q_pe.alignment", Rel::kGe, 4},
     {"ckv.alignment", Rel::kGe, 4},
     {"kpe.alignment", Rel::kGe, 4},
+    {"device.shared_memory_per_block", Rel::kGe, 162 << 10},  // of a block, static memory included
     {"kv_len", Rel::kLe, attention::kMostKeys},
     {"tokens", Rel::kLe, int64_t{1} << 20},
     attention::kNotStrict,

@@ -46,6 +46,7 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"q_pe.alignment", Rel::kGe, 4},
     {"ckv_cache.alignment", Rel::kGe, 4},
     {"kpe_cache.alignment", Rel::kGe, 4},
+    {"device.shared_memory_per_block", Rel::kGe, 162 << 10},  // of a block, static memory included
     {"num_indices * page_size", Rel::kLe, attention::kMostKeys},
 });
 constexpr auto kFamily = std::to_array<KernelSpec>({

@@ -39,6 +39,7 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"k_nope.alignment", Rel::kGe, 4},
     {"k_pe.alignment", Rel::kGe, 4},
     {"value.alignment", Rel::kGe, 4},
+    {"device.shared_memory_per_block", Rel::kGe, 116 << 10},  // of a block, static memory included
     {"s_kv", Rel::kLe, attention::kMostKeys},
     {"s_q", Rel::kLe, attention::kMostQueries},
     attention::kNotStrict,

@@ -4,6 +4,7 @@
 // Invalid index data: keys in pages that do not exist are left out, lengths and offsets are limited to the list.
 // Workspace, determinism, captures, numerics: as kernels/attention/dense/cuda.cu.
 #include "kernels/attention/family_cuda.h"
+#include "kernels/attention/tile_memory.h"
 #include "ops/attention/block_table.h"
 #include "ops/attention/paged.h"
 
@@ -70,6 +71,8 @@ constexpr auto kCsrTiles = attention::WithHeadDims({
     {"paged_k_cache.alignment", Rel::kGe, 4},
     {"paged_v_cache.alignment", Rel::kGe, 4},
     {"num_indices * page_size", Rel::kLe, attention::kMostKeys},
+    attention::kKeysFit,
+    attention::kValuesFit,
 });
 constexpr auto kTableTiles = attention::WithHeadDims({
     {"key_cache.same_dtype", Rel::kEq, 1},
@@ -77,6 +80,8 @@ constexpr auto kTableTiles = attention::WithHeadDims({
     {"key_cache.alignment", Rel::kGe, 4},
     {"value_cache.alignment", Rel::kGe, 4},
     {"max_blocks * block_size", Rel::kLe, attention::kMostKeys},
+    attention::kKeysFit,
+    attention::kValuesFit,
 });
 constexpr std::array<std::string_view, 8> kCsrAccepts = {"sm_scale",     "window_left", "softcap", "sinks",
                                                          "alibi_slopes", "k_scale",     "v_scale", "return_lse"};

@@ -4,6 +4,7 @@
 //   output [b, s_q, h_q, d_v] dtype of query; lse [b, h_q, s_q] f32
 // Invalid index data, workspace, determinism, captures, numerics: as kernels/attention/paged/cuda.cu.
 #include "kernels/attention/family_cuda.h"
+#include "kernels/attention/tile_memory.h"
 #include "ops/attention/paged_cross.h"
 
 namespace lz {
@@ -39,6 +40,8 @@ constexpr auto kTileConstraints = attention::WithHeadDims({
     {"paged_v_cache.alignment", Rel::kGe, 4},
     {"num_indices * page_size", Rel::kLe, attention::kMostKeys},
     {"s_q", Rel::kLe, attention::kMostQueries},
+    attention::kKeysFit,
+    attention::kValuesFit,
 });
 constexpr std::array<std::string_view, 6> kAccepts = {"sm_scale", "softcap", "sinks",
                                                       "k_scale",  "v_scale", "return_lse"};

@@ -7,6 +7,7 @@
 // in graph captures. Tiles of 64: weights of 16 bits (class bf16-p), kernels/attention/tile_kernel_cuda.h; of 8: FP32
 // throughout (class fp32), decode_kernel_cuda.h.
 #include "kernels/attention/family_cuda.h"
+#include "kernels/attention/tile_memory.h"
 #include "ops/attention/paged_prefill.h"
 
 namespace lz {
@@ -39,13 +40,20 @@ constexpr auto kConstraints = attention::WithHeadDims({
 constexpr auto kTileConstraints = Joined(kConstraints, {
                                                            {"paged_k_cache.same_dtype", Rel::kEq, 1},
                                                            {"query.alignment", Rel::kGe, 4},
+                                                           attention::kKeysFit,
+                                                           attention::kValuesFit,
                                                            attention::kNotStrict,
                                                        });
+constexpr auto kGroupConstraints = Joined(kTileConstraints, {attention::kHasWarpgroups});
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::TileSpec<&MakeProblem>("cuda.attention.standard.prefill.paged", "attention.standard.prefill.paged",
                                       attention::kBest, kTileConstraints),
     attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill.paged", "attention.gqa.prefill.paged",
                                       attention::kBest, kTileConstraints),
+    attention::GroupSpec<&MakeProblem>("cuda.attention.standard.prefill.paged.wgmma",
+                                       "attention.standard.prefill.paged", kGroupConstraints),
+    attention::GroupSpec<&MakeProblem>("cuda.attention.gqa.prefill.paged.wgmma", "attention.gqa.prefill.paged",
+                                       kGroupConstraints),
     attention::FewSpec<&MakeProblem>("cuda.attention.standard.prefill.paged.fp32", "attention.standard.prefill.paged",
                                      attention::kBeforeExpressions, kConstraints),
     attention::FewSpec<&MakeProblem>("cuda.attention.gqa.prefill.paged.fp32", "attention.gqa.prefill.paged",

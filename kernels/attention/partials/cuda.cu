@@ -3,6 +3,7 @@
 //   partials [splits, b * s_q, h_q, d_v], lse and row_sum [splits, b * s_q, h_q] f32, contiguous
 // Workspace: none. Deterministic. Safe in graph captures. FP32 throughout.
 #include "kernels/attention/family_cuda.h"
+#include "kernels/attention/tile_memory.h"
 #include "ops/attention/partials.h"
 
 namespace lz {
@@ -48,6 +49,8 @@ constexpr auto kConstraints = attention::WithHeadDims({
 // One query without a mask sees the same keys in all rows, so no hidden value is loaded.
 constexpr auto kTileConstraints = Joined(attention::kDenseTiles, {
                                                                      {"s_q", Rel::kEq, 1},
+                                                                     attention::kKeysFit,
+                                                                     attention::kValuesFit,
                                                                  });
 constexpr std::array<std::string_view, 7> kAccepts = {"raw",    "causal",  "scale",       "attn_mask",
                                                       "window", "softcap", "alibi_slopes"};

@@ -74,18 +74,33 @@ int32_t RunFew(CudaProblem p, const lz_kernel_args* args) {
   p.splits = SplitsOf(p, CutOfFew(p));
   return Run(p, args, &DecodeParts);
 }
+namespace {
+int32_t GroupParts(const CudaProblem& p, void* stream) {
+  return p.type == DType::kF16 ? GroupsF16(p, stream) : GroupsBF16(p, stream);
+}
+// Outputs are written in pairs, and rows of a sequence have 32-bit numbers.
+bool TakesTiles(const CudaProblem& p) {
+  const uint64_t places = uint64_t(p.out.outer | p.out.seq | p.out.head) * 2 | reinterpret_cast<uintptr_t>(p.out.data);
+  const int64_t queries = p.packed() ? p.total_q : p.s_q;
+  return places % 4 == 0 && queries <= int64_t{UINT32_MAX} / p.group;
+}
+}  // namespace
+
 int32_t RunTiles(CudaProblem p, const lz_kernel_args* args) {
   if (p.outputs() == 0) return LZ_LAUNCH_DONE;
-  const uint64_t places = uint64_t(p.out.outer | p.out.seq | p.out.head) * 2 | reinterpret_cast<uintptr_t>(p.out.data);
-  if (places % 4 != 0) return LZ_LAUNCH_REFUSED;  // outputs are written in pairs
-  const int64_t queries = p.packed() ? p.total_q : p.s_q;
-  if (queries > int64_t{UINT32_MAX} / p.group) return LZ_LAUNCH_REFUSED;  // rows of a sequence have 32-bit numbers
+  if (!TakesTiles(p)) return LZ_LAUNCH_REFUSED;
   if (const CudaProblem t = SplitTogether(p); t.together > 1 && HasClusters()) {
     const int32_t code = Run(t, args, &TileParts);
     if (code != LZ_LAUNCH_REFUSED) return code;
   }
   p.splits = SplitsOf(p, CutOfTiles(p));
   return Run(p, args, &TileParts);
+}
+int32_t RunGroups(CudaProblem p, const lz_kernel_args* args) {
+  if (p.outputs() == 0) return LZ_LAUNCH_DONE;
+  if (!TakesTiles(p)) return LZ_LAUNCH_REFUSED;
+  p.splits = SplitsOf(p, kCutOfGroups);
+  return Run(p, args, &GroupParts);
 }
 
 }  // namespace lz::attention

@@ -5,6 +5,7 @@
 //   output_p, output_d dtype of query_p; lse_p [total_q, h_q], lse_d [b, h_q] f32
 // Workspace: parts, where keys are split. Deterministic. Safe in graph captures. Weights of 16 bits, or all in FP32.
 #include "kernels/attention/family_cuda.h"
+#include "kernels/attention/tile_memory.h"
 #include "ops/attention/pod.h"
 
 namespace lz {
@@ -74,7 +75,8 @@ constexpr auto kConstraints = attention::WithHeadDims({
     {"total_q", Rel::kLe, attention::kMostQueries},
     {"num_indices * page_size", Rel::kLe, attention::kMostKeys},
 });
-constexpr auto kTileConstraints = Joined(kConstraints, {attention::kNotStrict});
+constexpr auto kTileConstraints =
+    Joined(kConstraints, {attention::kKeysFit, attention::kValuesFit, attention::kNotStrict});
 template <bool kTiles>
 constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
   KernelSpec spec = kTiles ? attention::TileSpec<&Prefill>(id, operation, attention::kBest, kTileConstraints)

@@ -4,6 +4,7 @@
 // Offsets are limited to the tensors, whatever they are. Workspace, determinism, captures, numerics: as
 // kernels/attention/paged_prefill/cuda.cu.
 #include "kernels/attention/family_cuda.h"
+#include "kernels/attention/tile_memory.h"
 #include "ops/attention/ragged.h"
 
 namespace lz {
@@ -31,12 +32,19 @@ constexpr auto kConstraints = attention::WithHeadDims({
     {"total_kv", Rel::kLe, attention::kMostKeys},
     {"total_q", Rel::kLe, attention::kMostQueries},
 });
-constexpr auto kTileConstraints = Joined(kConstraints, {{"query.alignment", Rel::kGe, 4}, attention::kNotStrict});
+constexpr auto kTileConstraints =
+    Joined(kConstraints,
+           {{"query.alignment", Rel::kGe, 4}, attention::kKeysFit, attention::kValuesFit, attention::kNotStrict});
+constexpr auto kGroupConstraints = Joined(kTileConstraints, {attention::kHasWarpgroups});
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::TileSpec<&MakeProblem>("cuda.attention.standard.prefill.ragged", "attention.standard.prefill.ragged",
                                       attention::kBest, kTileConstraints),
     attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill.ragged", "attention.gqa.prefill.ragged",
                                       attention::kBest, kTileConstraints),
+    attention::GroupSpec<&MakeProblem>("cuda.attention.standard.prefill.ragged.wgmma",
+                                       "attention.standard.prefill.ragged", kGroupConstraints),
+    attention::GroupSpec<&MakeProblem>("cuda.attention.gqa.prefill.ragged.wgmma", "attention.gqa.prefill.ragged",
+                                       kGroupConstraints),
     attention::FewSpec<&MakeProblem>("cuda.attention.standard.prefill.ragged.fp32", "attention.standard.prefill.ragged",
                                      attention::kBeforeExpressions, kConstraints),
     attention::FewSpec<&MakeProblem>("cuda.attention.gqa.prefill.ragged.fp32", "attention.gqa.prefill.ragged",

@@ -5,6 +5,7 @@
 // in graph captures. Up to 8 queries a block: FP32 throughout (class fp32), kernels/attention/decode_kernel_cuda.h;
 // 16 bits: weights of 16 bits (class bf16-p), slim_kernel_cuda.h, tile_kernel_cuda.h.
 #include "kernels/attention/family_cuda.h"
+#include "kernels/attention/tile_memory.h"
 #include "ops/attention/sparse_block.h"
 
 namespace lz {
@@ -49,7 +50,8 @@ constexpr auto kConstraints = attention::WithHeadDims({
 });
 constexpr auto kFewConstraints = Joined(kConstraints, {{"R", Rel::kLe, attention::kFewQueries}});
 // All rows of a tile see the same keys, so no hidden value is loaded.
-constexpr auto kTileConstraints = Joined(kConstraints, {{"q.alignment", Rel::kGe, 4}});
+constexpr auto kTileConstraints =
+    Joined(kConstraints, {{"q.alignment", Rel::kGe, 4}, attention::kKeysFit, attention::kValuesFit});
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::FewSpec<&MakeProblem>("cuda.attention.sparse.block.few", "attention.sparse.block",
                                      attention::kBeforeGathers, kFewConstraints),

@@ -6,6 +6,7 @@
 // parts, where keys are split. Deterministic. Safe in graph captures. Weights of 16 bits (class bf16-p).
 // kernels/attention/tile_kernel_cuda.h and map_cuda.h compute it.
 #include "kernels/attention/family_cuda.h"
+#include "kernels/attention/tile_memory.h"
 #include "ops/attention/sparse_variable_block.h"
 
 namespace lz {
@@ -50,6 +51,8 @@ constexpr auto kConstraints = attention::WithHeadDims({
     {"nb", Rel::kLe, attention::kMostKeys},
     {"row_sizes.dtype", Rel::kInMask, kIndices},
     {"col_sizes.dtype", Rel::kInMask, kIndices},
+    attention::kKeysFit,
+    attention::kValuesFit,
 });
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::TileSpec<&MakeProblem>("cuda.attention.sparse.variable_block", "attention.sparse.variable_block",

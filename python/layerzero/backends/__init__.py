@@ -4,9 +4,7 @@ import contextlib
 import functools
 import itertools
 import json
-import os
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,16 +13,16 @@ from typing import Any
 from layerzero import _layerzero
 from layerzero.backends import proof, signatures
 from layerzero.backends.availability import availability_of, missing, version_of
+from layerzero.backends.current_device import on_device_of_tensors
 from layerzero.backends.entry_points import CodePoint
 from layerzero.backends.signatures import Outside
+from layerzero.host import forks
 from layerzero.host.policy import IN_PROCESS, Isolation, allowed_sources, is_allowed, isolation, names_kernels
 
 FOLDER = Path(__file__).parent
 NOT_YET_MEASURED = 5  # priority of a row that states none: below torch's, until a device has run and timed it
 PLATFORMS = ("any", "cpu", "cuda", "rocm", "xpu", "hpu")
-_guard = threading.RLock()
-# A forked child finds the tables whole, and their lock free.
-os.register_at_fork(before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_guard.release)
+_guard = forks.lock()
 _isolation: Isolation | None = None  # as isolation_changed() saw it last
 _registered: set[str] = set()
 _files_done = False
@@ -300,7 +298,8 @@ def functions() -> frozenset[str]:
 def resolve(kernel_id: str, adapter: str, source: str) -> Callable[..., Any]:
     """The binding's `resolve` hook: returns the function of "module:function", which a proof has imported."""
     if adapter in _functions:
-        return _functions[adapter][0]
+        function, descriptor = _functions[adapter]
+        return on_device_of_tensors(function) if descriptor["platform"] in ("any", "cuda") else function
     library = library_of_adapter.get(adapter, source)
     mode = isolation().mode_of(library)
     if mode != IN_PROCESS:
@@ -308,11 +307,12 @@ def resolve(kernel_id: str, adapter: str, source: str) -> Callable[..., Any]:
 
         return client.proxy(library, mode, adapter, kernel_id)
     try:
-        return proof.load(adapter)
+        function = proof.load(adapter)
     except (ImportError, AttributeError, OSError, TypeError) as error:
         from layerzero.errors import KernelRefusedError
 
         raise KernelRefusedError(f"{kernel_id}: its adapter {adapter} of {source} cannot be loaded: {error}") from error
+    return on_device_of_tensors(function) if _libraries.get(library, {}).get("platform") == "cuda" else function
 
 
 def problems() -> Iterator[str]:

@@ -98,10 +98,12 @@ def measure(case: Case, rounds: int, device: str = "cuda") -> list[Ranking]:
 
 def _facts(operation: str) -> dict[str, Any]:
     """What a kernel of heads has to declare, so that it takes every call."""
-    axes = set(contracts()[operation]["axes"])
+    contract = contracts()[operation]
+    axes = set(contract["axes"])
     facts: dict[str, Any] = {"supports_gqa": True} if {"h_q", "h_kv"} <= axes else {}
     facts |= {"max_head_dim": 1024} if {"d_qk", "d_v"} <= axes else {}
-    return facts | ({"supports_causal": True} if operation == "attention" else {})
+    masks = {"s_q", "s_kv"} <= axes and any(p["name"] == "causal" for p in contract["params"])
+    return facts | ({"supports_causal": True} if masks else {})
 
 
 def routing(case: Case, device: str = "cuda", loops: int = 300) -> float:

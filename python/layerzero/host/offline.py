@@ -1,10 +1,11 @@
 """Keeps huggingface_hub from the network while local files are read."""
 
 import contextlib
-import threading
 from collections.abc import Iterator
 
-_one_at_a_time = threading.RLock()  # the flag is the process's
+from layerzero.host import forks
+
+_one_at_a_time = forks.lock()  # the flag is the process's
 
 
 @contextlib.contextmanager

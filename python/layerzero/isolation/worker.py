@@ -88,10 +88,11 @@ class Worker:
 
     def _load(self, adapters: tuple[str, ...], probe: str) -> str:
         from layerzero.backends import proof
+        from layerzero.backends.current_device import on_device_of_tensors
 
         error = proof.error_of(probe, adapters)
         if not error:
-            self.functions += [proof.load(adapter) for adapter in adapters]
+            self.functions += [on_device_of_tensors(proof.load(adapter)) for adapter in adapters]
         self.recorder.take()
         return error
 

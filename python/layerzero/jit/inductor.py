@@ -24,6 +24,7 @@ def _facts(call: Any, graph: Any, options: dict[str, Any]) -> dict[str, Any]:
         "torch": [torch.__version__, str(torch.version.cuda)],
         "layerzero": list(_layerzero.build_id()),
         "device": library.device_facts(call.device),
+        "place": call.device,  # code names its device
         "flags": library.flags(),
     }
 

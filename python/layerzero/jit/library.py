@@ -16,7 +16,6 @@ import os
 import pathlib
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from typing import Any
 
 from layerzero import _layerzero
 from layerzero.errors import OutOfMemoryError
+from layerzero.host import forks
 from layerzero.host.files import replaced
 from layerzero.host.policy import jit_settings
 from layerzero.jit import examples, flight, store, work
@@ -32,7 +32,7 @@ from layerzero.jit.examples import Call
 LONGEST_WAIT = 3600.0  # seconds that a compilation waits for other processes and for memory
 BACKENDS = pathlib.Path(__file__).parents[1] / "backends"
 _LEDGER = ".layerzero.json"  # in a library's folder: SHA-256 of each file that an artifact has put there
-_guard = threading.Lock()
+_guard = forks.lock()
 _known: dict[tuple[str, str, tuple[int, ...]], "LibraryWork"] = {}
 _own_variables: set[str] = set()  # that this process has set
 
@@ -136,10 +136,10 @@ def _run(kernel_id: str, call: Call) -> None:
     from layerzero.settings import policy
     from layerzero.torch.captures import away_from_captures
 
-    device = call["device"].partition(":")[0]
+    device = call["device"]
     with policy(allow_jit_compile=True, fallback_enabled=False), away_from_captures(device), torch.no_grad():
         _layerzero.ops[call["operation"]](**examples.arguments(call), kernel=kernel_id)
-        if device == "cuda":
+        if device.startswith("cuda"):
             torch.cuda.current_stream().synchronize()
 
 

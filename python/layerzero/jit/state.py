@@ -1,9 +1,10 @@
 """How far the warm-up of this process has come, for metrics and readiness; it imports nothing heavy."""
 
-import threading
 from typing import Any
 
-_guard = threading.Lock()
+from layerzero.host import forks
+
+_guard = forks.lock()
 _done = {"calls": 0, "ready": 0, "runs": 0}
 
 

@@ -7,12 +7,12 @@ tokenize("Hello", tokenizer_id)  ->  {"input_ids": [...]}
 
 import pathlib
 import re
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 from layerzero._layerzero import token_cache_encode
 from layerzero.errors import NotInstalledError, UnknownNameError, WrongTypeError
+from layerzero.host import forks
 from layerzero.tokenizers.cache import TokenCache, TokenCacheWarning
 from layerzero.tokenizers.identity import TokenizerDigests, tokenizer_digests, tokenizer_mismatches
 from layerzero.tokenizers.libraries import checked_ids, tokenizers_library, typed_errors, wrap
@@ -33,7 +33,7 @@ __all__ = [
     "wrap_tokenizer",
 ]
 
-_lock = threading.Lock()
+_lock = forks.lock()
 _by_id: dict[str, Registered] = {}
 _id_of_file: dict[Any, str] = {}  # (path, mtime, size) -> id
 

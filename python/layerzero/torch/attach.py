@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 from layerzero import _layerzero
+from layerzero.host import forks
 from layerzero.host.import_hook import after_import
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-_guard = threading.RLock()
+_guard = forks.lock()
 _attached: ModuleType | None = None
 
 

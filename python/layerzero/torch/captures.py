@@ -21,14 +21,15 @@ _planned: set[tuple[Any, ...]] = set()
 
 @contextlib.contextmanager
 def away_from_captures(device: str) -> Iterator[None]:
-    """On CUDA: works on a stream of its own, and allocates without ending a capture of this or of another thread."""
-    if device != "cuda":
+    """On CUDA, "cuda" or "cuda:1": works on a stream of its own of that device, or of the current one, and allocates without
+    ending a capture of this or of another thread."""
+    if device.partition(":")[0] != "cuda":
         yield
         return
     driver, mode = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(_RELAXED)
     driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
     try:
-        with torch.cuda.stream(_stream_outside_captures()):
+        with torch.cuda.device(device), torch.cuda.stream(_stream_outside_captures()):
             yield
     finally:
         driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
@@ -160,7 +161,8 @@ def _plan(function: Callable[..., torch.Tensor], *arguments: Any) -> None:
     kind = (function, torch.is_grad_enabled(), *map(_kind, arguments))
     if kind in _planned:
         return
-    with away_from_captures("cuda"):
+    device = next((str(a.device) for a in arguments if isinstance(a, torch.Tensor) and a.is_cuda), DEVICE)
+    with away_from_captures(device):
         function(*map(_like, arguments))
         torch.cuda.current_stream().synchronize()
     _planned.add(kind)

@@ -20,6 +20,7 @@ FOLDERS = {
     "neighbours": VENV / "neighbours",
     "docs": VENV / "docs",
     "diffusers": VENV / "diffusers",
+    "sglang": VENV / "sglang",
     "transformers-5.17": VENV / "transformers-5.17",
     "transformers-5.23": VENV / "transformers-5.23",
 }

@@ -48,6 +48,7 @@ class Graph:
         assert self.node is None
         self.node = a = stand_in("cudnn:pygraph.sdpa", dict)(*given, **named)
         assert a["diagonal_alignment"] == "bottom right" and a["generate_stats"] in (True, False)
+        assert a["attn_scale"] > 0, "the largest logit of a row is found before it is scaled"
         assert a["diagonal_band_left_bound"] is None or a["diagonal_band_left_bound"] >= 1
         self.result, self.stats = Tensor(), Tensor()
         return self.result, self.stats if a["generate_stats"] else None

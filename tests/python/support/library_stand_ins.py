@@ -198,6 +198,7 @@ FUNCTIONS = {
     "quack.rmsnorm:layernorm_fwd": _quack_layer,
     "quack.softmax:_softmax_fwd": lambda x, out: out.copy_(x.double().softmax(-1)),
     "deep_gemm:bf16_gemm_nt": _deep_gemm,
+    "vllm.third_party.deep_gemm:bf16_gemm_nt": _deep_gemm,
 }
 
 

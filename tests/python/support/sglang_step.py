@@ -1,5 +1,7 @@
 """A step of SGLang's attention as tensors: what its runner passes to a backend, and what the result must be, in float64."""
 
+import contextlib
+import importlib
 import itertools
 import types
 
@@ -7,6 +9,16 @@ import torch
 
 HEADS, KV_HEADS, SIZE = 8, 2, 64
 SCALES = (0.5, 0.25)
+
+
+@contextlib.contextmanager
+def one_rank(real):
+    """What a server publishes before it makes a backend; nothing where SGLang is not real."""
+    if not real:
+        yield
+        return
+    with importlib.import_module("sglang.srt.runtime_context").get_parallel().override(attn_dcp_size=1):
+        yield
 
 
 class Pool:

@@ -39,6 +39,7 @@ def both(a):
     q, k, v = a["query"], a["key"], a["value"]
     assert q.dim() == k.dim() == v.dim() and q.dim() in (4, 5) and q.shape[2:-1] == k.shape[2:-1] == v.shape[2:-1]
     assert a["p"] == 0.0 and a["op"] is None and all(t.stride(-1) == 1 for t in (q, k, v))
+    assert a["scale"] > 0, "the largest logit of a row is found before it is scaled"
     z = logits(q, k, a["attn_bias"], a["scale"])
     output = torch.einsum("b...qk,bk...d->bq...d", z.softmax(-1), v.double()).to(q.dtype)  # NaN where all is hidden
     lse = z.logsumexp(-1).float()

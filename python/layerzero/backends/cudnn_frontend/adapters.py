@@ -4,6 +4,7 @@ import torch
 
 from layerzero.backends.cudnn_frontend.graphs import Kind, run
 from layerzero.backends.flash_attn.packed import pages_of, probe_of
+from layerzero.backends.torch.attention import positive_scale
 
 
 def _form(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -13,6 +14,7 @@ def _form(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def _attend(query, key, value, output, causal, scale, window, return_lse, pages=None):
     """All in (b, h, s, d), keys and values also as (pages, h, size, d). Writes `output`; returns lse (b, h, s)."""
     windowed = window is not None and window >= 0
+    query, scale = positive_scale(query, scale)
     kind = Kind(
         query.dtype,
         query.device.index or 0,
@@ -96,6 +98,7 @@ def ragged_attention(
     query, key, value, cu_q, cu_k, causal, scale, window, softcap, sinks, slopes, max_q, max_k, return_lse
 ):
     """query (tokens, h, d). Rows without a key are undefined in cuDNN: such a sequence reads one, and its rows are replaced."""
+    query, scale = positive_scale(query, scale)
     query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     (total, h, d), b = query.shape, cu_q.shape[0] - 1
     cu_q, cu_k = _offsets(cu_q, total), _offsets(cu_k, key.shape[0])

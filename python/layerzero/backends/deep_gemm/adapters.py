@@ -1,21 +1,8 @@
-"""Calls DeepGEMM's product of bfloat16 matrices as a kernel of linear."""
+"""DeepGEMM by its own package."""
 
-import deep_gemm
-import torch
+from deep_gemm import bf16_gemm_nt
 
-from layerzero.backends.torch.common import as_rows
+from layerzero.backends.deep_gemm.products import linear_of, probe_of
 
-
-def linear(input, weight, bias):
-    output = input.new_empty((*input.shape[:-1], weight.shape[0]))
-    if output.numel():
-        deep_gemm.bf16_gemm_nt(as_rows(input), weight, as_rows(output))
-    return output
-
-
-def probe():
-    """The smallest call whose result is known, on the device. DeepGEMM compiles a kernel for it."""
-    x = torch.eye(64, device="cuda", dtype=torch.bfloat16)
-    weight = torch.arange(4096, device="cuda").remainder(251).view(64, 64).to(torch.bfloat16)
-    if not torch.equal(linear(x, weight, None), weight.t()):
-        raise RuntimeError("bf16_gemm_nt: the product with the unit matrix is not the transposed weight")
+linear = linear_of(bf16_gemm_nt)
+probe = probe_of(linear)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import layerzero as lz
 from layerzero.backends.torch.attention import positive_scale
-from layerzero.backends.torch.varlen import completed, each, packed_offsets
+from layerzero.backends.torch.varlen import completed, each, most_queries, packed_offsets
 from layerzero.torch import offsets
 
 ALL = (-1, -1)  # a window that hides nothing: keys left and right of a row's position
@@ -111,6 +111,7 @@ class Operations:
         query, scale = positive_scale(query, how.scale)
         native = self.native_sinks and sinks is not None and sinks.dtype == torch.bfloat16 and not return_lse
         how = how._replace(scale=scale, slopes=slopes_of(how.slopes), sinks=sinks.contiguous() if native else None)
+        most = most_queries(most, cu_q.shape[0] - 1, query.shape[0])
         output, lse = self.forward(query, keys, cu_q, most, how, rows)
         return finished(output, lse, None if native else sinks, return_lse)
 

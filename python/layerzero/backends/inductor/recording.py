@@ -29,7 +29,7 @@ class CompiledCall(NamedTuple):
 
     operation: str  # "posenc.rope"
     kernel_id: str  # of the kernel that serves it when it is ready
-    device: str  # "cpu", "cuda"
+    device: str  # "cpu", "cuda:1"
     inputs: str  # "float32[4,8] float32[8]"
     state: str
     detail: str  # why it failed, was skipped or dropped
@@ -71,9 +71,14 @@ class Call:
     detail: str = ""
     seconds: float = 0.0
 
+    @property
+    def platform(self) -> str:
+        return self.device.partition(":")[0]
+
     @functools.cached_property
     def kernel_id(self) -> str:
-        what = repr((self.device, self.layout, self.tensors, self.scalars, self.text))
+        """The same on every device of a platform: a kernel has code for each device that was recorded."""
+        what = repr((self.platform, self.layout, self.tensors, self.scalars, self.text))
         return f"{rows.SOURCE}.{self.operation}.{hashlib.sha256(what.encode()).hexdigest()[:8]}"
 
     @property
@@ -119,7 +124,7 @@ class compile_references:
     def __init__(self, *, limit: int = 256) -> None:
         if limit < 1:
             raise InvalidRequestError("limit", "at least 1", str(limit))
-        self._limit, self._calls, self._adapters = limit, dict[str, Call](), list[str]()
+        self._limit, self._calls, self._adapters = limit, dict[tuple[str, str], Call](), list[str]()
         self._guard = threading.Lock()
 
     def __enter__(self) -> "compile_references":
@@ -146,7 +151,7 @@ class compile_references:
         if error is None:
             from layerzero.jit import work
 
-            self._calls = {call.kernel_id: call for call in merged(list(self._calls.values()))}
+            self._calls = {_key(call): call for call in merged(list(self._calls.values()))}
             work.add(list(self._calls.values()))
 
     def calls(self) -> tuple[CompiledCall, ...]:
@@ -170,10 +175,14 @@ class compile_references:
         eager = _eager(contract, operation, given, layout)
         call = described(contract, operation, given, layout, eager)
         with self._guard:
-            known = self._calls.get(call.kernel_id)
+            known = self._calls.get(_key(call))
             if known is None and len(self._calls) < self._limit:
-                self._calls[call.kernel_id] = call
+                self._calls[_key(call)] = call
         return eager.function(*values)
+
+
+def _key(call: Call) -> tuple[str, str]:
+    return call.kernel_id, call.device
 
 
 def described(contract: Contract, operation: str, given: dict[str, Any], layout: str | None, eager: Eager) -> Call:
@@ -186,7 +195,7 @@ def described(contract: Contract, operation: str, given: dict[str, Any], layout:
         if isinstance(value, torch.Tensor):
             dtype = str(value.dtype).removeprefix("torch.")
             tensors[name] = TensorFacts(dtype, tuple(value.shape), tuple(value.stride()))
-            device = value.device.type
+            device = str(value.device)
         else:
             scalars[name] = value
     call = Call(contract["name"], operation, device, layout, tensors, scalars, eager)

@@ -90,7 +90,7 @@ def compiled(call: Any, adapter: str) -> dict[str, Any]:
     row = _any_call(call.kernel_id, adapter, contract, call.operation)
     first = call.tensors[first_tensor(contract)["name"]]
     row |= {
-        "platform": call.device,
+        "platform": call.platform,
         "dtypes": [first.dtype],
         "deterministic": call.eager.deterministic,
         "notes": [call.text],
@@ -102,7 +102,7 @@ def compiled(call: Any, adapter: str) -> dict[str, Any]:
     row["constraints"] = [*_of_tensors(contract, call), *_of_scalars(contract, call)]
     if not call.eager.strict:
         row["constraints"].append({"field": "policy.strict_mode", "relation": "==", "operand": False})
-    return {**_backend(call.device), "ops": {call.operation: [row]}}
+    return {**_backend(call.platform), "ops": {call.operation: [row]}}
 
 
 def _is(field: str, value: Any) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from layerzero.backends.inductor import recording, rows
 from layerzero.contracts import host_parameter_names
 from layerzero.errors import KernelRefusedError
 
-_registered: set[str] = set()  # kernel ids that are ready
+_ready: dict[str, dict[int, Callable[..., Any]]] = {}  # by kernel id and the device's number, -1 for the CPU
 
 
 def make_ready(call: Any) -> None:
     """Compiles what serves the call now or, if that cannot be traced, the operation's reference."""
-    if call.kernel_id not in _registered:
+    made = _ready.setdefault(call.kernel_id, {})
+    number = int(call.device.partition(":")[2] or -1)
+    if number not in made:
         try:
             function = compiled(call)
         except Exception:
@@ -22,9 +24,32 @@ def make_ready(call: Any) -> None:
             if call.eager.kernel_id == reference.kernel_id:
                 raise
             call.eager, function = reference, compiled(dataclasses.replace(call, eager=reference))
-        adapter = f"layerzero.compiled:{call.kernel_id}"
-        backends.add_function(adapter, function, rows.compiled(call, adapter))
-        _registered.add(call.kernel_id)
+        made[number] = function
+        if len(made) == 1:
+            adapter = f"layerzero.compiled:{call.kernel_id}"
+            backends.add_function(adapter, _by_device(call, made), rows.compiled(call, adapter))
+
+
+def _by_device(call: Any, made: dict[int, Callable[..., Any]]) -> Callable[..., Any]:
+    """Returns a function that runs what was compiled for the device of its tensors: traced code names its device."""
+    place = host_parameter_names(call.name).index(next(iter(call.tensors)))
+
+    def kernel(*values: Any) -> Any:
+        function = made.get(values[place].get_device())
+        if function is None:
+            raise _refusal(call, f"a call on {values[place].device}")
+        return function(*values)
+
+    return kernel
+
+
+def _refusal(call: Any, got: str) -> KernelRefusedError:
+    return KernelRefusedError(
+        call.kernel_id,
+        f"a call with {call.text}, strides and numbers as it was recorded, on a device where it was recorded",
+        got,
+        "make it inside `with layerzero.compile_references():`",
+    )
 
 
 def compiled(call: Any) -> Callable[..., Any]:
@@ -71,7 +96,7 @@ def compiled(call: Any) -> Callable[..., Any]:
             wanted = [(facts.shape, facts.strides) for facts in call.tensors.values()]
             fits = lambda tensors: [(t.shape, t.stride()) for t in tensors] == wanted  # noqa: E731
         run(*examples)
-        if call.device == "cuda":
+        if call.platform == "cuda":
             torch.cuda.current_stream().synchronize()
     places = [names.index(name) for name in given]
     scalars = [(i, call.scalars[name]) for i, name in enumerate(names) if name in call.scalars]
@@ -79,12 +104,7 @@ def compiled(call: Any) -> Callable[..., Any]:
     def kernel(*values: Any) -> Any:
         tensors = [values[i] for i in places]
         if not fits(tensors) or any(values[i] != value for i, value in scalars):
-            raise KernelRefusedError(
-                call.kernel_id,
-                f"a call with {call.text}, strides and numbers as it was recorded",
-                "another one",
-                "make it inside `with layerzero.compile_references():`",
-            )
+            raise _refusal(call, "another one")
         return _pytree.tree_unflatten(run(*tensors), form)
 
     return kernel

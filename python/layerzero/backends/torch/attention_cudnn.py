@@ -7,13 +7,13 @@ On SM90 cuDNN takes half the time of torch's FlashAttention 2 and of tiles witho
 import torch
 
 from layerzero.backends.torch.attention import _cudnn_allowed, as_given, heads_first, positive_scale
-from layerzero.backends.torch.attention_flash import flash
+from layerzero.backends.torch.attention_flash import finite_or_nan, flash
 from layerzero.torch.captures import plans_first
 
 
 @plans_first
 def cudnn(query, key, value, causal, scale, attn_mask, dropout_p, window, softcap, sinks, alibi_slopes, lse, layout):
-    """Serves calls without a causal triangle, or with a square one."""
+    """Serves calls without a causal triangle, or with a square one: each row sees a key."""
     if not _cudnn_allowed(None):
         return flash(query, key, value, causal, scale, None, 0.0, None, None, sinks, None, lse, layout)
     query, scale = positive_scale(query, scale)
@@ -25,7 +25,7 @@ def cudnn(query, key, value, causal, scale, attn_mask, dropout_p, window, softca
     if sinks is not None:  # a sink is a key without a value: its share of the sum is removed from the output
         output.mul_(torch.sigmoid(sums - sinks.float()[:, None]).unsqueeze(-1))
     output = as_given(layout, output)
-    return (output, sums) if lse else output
+    return (output, finite_or_nan(sums)) if lse else output
 
 
 @plans_first

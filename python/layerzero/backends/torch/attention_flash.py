@@ -31,6 +31,11 @@ def _windowed(k, v, s_q, window):
     return k, v, None if s_q == 1 or window >= k.shape[1] else window
 
 
+def finite_or_nan(sums):
+    """An lse with NaN, in place, where torch has +inf for a row that is NaN; rows without a key are the caller's."""
+    return sums.masked_fill_(sums == INF, torch.nan)
+
+
 def flash(query, key, value, causal, scale, attn_mask, dropout_p, window, softcap, sinks, alibi_slopes, lse, layout):
     """Window, sinks, lse."""
     if not cuda.flash_sdp_enabled():
@@ -49,7 +54,7 @@ def flash(query, key, value, causal, scale, attn_mask, dropout_p, window, softca
     output = output if layout == "BSHD" else output.transpose(1, 2)
     if not lse:
         return output
-    found = torch.where(found == INF, torch.nan, found)
+    found = finite_or_nan(found)
     if empty > 0:
         found[..., :empty] = -INF
     return output, found

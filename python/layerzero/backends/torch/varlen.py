@@ -24,6 +24,12 @@ class Keys(NamedTuple):
     used: torch.Tensor | None  # (b) int32 tokens of each sequence; None: up to the next one's first
 
 
+def most_queries(most, sequences, queries):
+    """Returns the bound of a sequence's queries that FlashAttention 2 may get. With 1 it reads grouped heads as rows of
+    queries, one for each sequence; else the bound has no effect on results, which depend on the real lengths."""
+    return most if sequences == queries else max(most, 2)
+
+
 def forward(query, keys, cu_q, max_q, causal, scale, window=None):
     """Returns output (rows, h_q, d) and the kernel's own lse (rows, h_q); the window includes the own position. A row
     without a key has the output 0 and, like a row with NaN, the lse +inf."""
@@ -33,7 +39,7 @@ def forward(query, keys, cu_q, max_q, causal, scale, window=None):
         keys.value,
         cu_q,
         keys.begin,
-        max_q,
+        most_queries(max_q, cu_q.shape[0] - 1, query.shape[0]),
         keys.key.shape[0],
         0.0,
         causal or window is not None,

@@ -8,6 +8,7 @@ from xformers.ops.fmha.attn_bias import (
 )
 
 from layerzero.backends.flash_attn.packed import probe_of
+from layerzero.backends.torch.attention import positive_scale
 
 STEP = 8  # elements: rows of a tensor of biases begin at multiples of it
 
@@ -49,6 +50,7 @@ def attention(
     query, key, value, causal, scale, attn_mask, dropout_p, window, softcap, sinks, alibi_slopes, return_lse, layout
 ):
     """A row whose mask hides every key is not defined in xFormers: it is replaced."""
+    query, scale = positive_scale(query, scale)
     q, k, v = (t.transpose(1, 2) if layout == "BHSD" else t for t in (query, key, value))
     bias = _bias_of(causal, window)
     if attn_mask is not None:

@@ -45,12 +45,11 @@ class _NotPlain(Exception):
 
 
 class _Kind:
-    """Calls with the same shapes and other arguments: their graph, or why there is none (`reason`)."""
+    """Calls with the same shapes and other arguments, and their graph if there is one."""
 
     def __init__(self) -> None:
         self.calls = 0
         self.next_try = 2  # the number of the call that is captured
-        self.reason: str | None = None
         self.release()
 
     def release(self) -> None:
@@ -137,7 +136,7 @@ class CapturedForward:
         return _copied(kind.result)
 
     def _capture(self, model: Any, kind: _Kind, form: Any, tensors: list[torch.Tensor]) -> tuple[bool, Any]:
-        """Sets the replay of a kind, or the reason why it has none. Returns as `_run`."""
+        """Sets the replay of a kind, or reports why it has none. Returns as `_run`."""
         result = None
         try:
             with captures.ONE_AT_A_TIME:  # until the timing has ended, which waits for the device
@@ -148,14 +147,18 @@ class CapturedForward:
                 if reason is not None:
                     raise _NotPlain(reason)
                 self._record(model, kind, form, tensors, result)
+            self.counts["left"].pop(_text(tensors), None)  # of a try before
             self._keep_few()
         except Exception as error:  # of a module that waits for the device, of memory
-            kind.release()
+            reason = str(error) if type(error) is _NotPlain else f"{type(error).__name__}: {str(error)[:200]}"
+            self._leave(kind, tensors, reason)
             kind.next_try = _LATER * kind.calls
-            kind.reason = str(error) if type(error) is _NotPlain else f"{type(error).__name__}: {str(error)[:200]}"
-            if len(self.counts["left"]) < _MOST_KINDS:
-                self.counts["left"][_text(tensors)] = kind.reason
         return result is not None, result
+
+    def _leave(self, kind: _Kind, tensors: list[torch.Tensor], reason: str) -> None:
+        if len(self.counts["left"]) < _MOST_KINDS:
+            self.counts["left"][_text(tensors)] = reason
+        kind.release()
 
     def _tried(self, model: Any, kind: _Kind, form: Any) -> tuple[Any, str | None]:
         """Runs the calls once and returns the result, and None or why they are not worth a capture."""
@@ -191,18 +194,16 @@ class CapturedForward:
         replays = _seconds(lambda: self._replayed(kind, tensors))
         if replays > _FASTER * calls:
             raise _NotPlain(f"a replay takes {replays * 1e3:.2f} ms, the calls take {calls * 1e3:.2f}")
-        kind.reason = None
 
     def _keep_few(self) -> None:
         captured = [kind for kind in self.kinds.values() if kind.replay is not None]
         for kind in captured[:-_MOST_GRAPHS]:
-            kind.release()
+            self._leave(kind, kind.inputs, f"{_MOST_GRAPHS} other kinds of calls were used more recently")
             kind.next_try = 1 << 62
-            kind.reason = f"{_MOST_GRAPHS} other kinds of calls were used more recently"
         self.counts["kinds"] = min(len(captured), _MOST_GRAPHS)
 
 
-class Forward:
+class Forward(modules.Method):
     """Takes the place of a model's forward. It does not keep the model alive, as a bound method in its own dictionary would."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -237,6 +238,7 @@ def install(model: nn.Module, counts: dict[str, Any]) -> None:
     """Makes calls of the model go through its graphs, where there are any. `remove` undoes it."""
     model.__dict__[STATE] = CapturedForward(counts)
     model.__dict__["forward"] = Forward(model)
+    modules.watch_copies(model)
 
 
 def remove(model: nn.Module) -> None:

@@ -1,7 +1,6 @@
 """Replaces the parts of a diffusers model or pipeline that LayerZero computes, and undoes it exactly."""
 
 import collections
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,18 +12,20 @@ from diffusers.models.modeling_utils import ModelMixin
 from torch import nn
 
 from layerzero.errors import InvalidRequestError, ModelStateError, WrongTypeError
+from layerzero.host import forks
 from layerzero.integrations.diffusers import backend, captured, inputs, parts
 from layerzero.integrations.diffusers.processors import PARTS, processor_of
 from layerzero.integrations.diffusers.replacing import done, replace, restore, why_not_called
 from layerzero.integrations.diffusers.report import KernelizeReport
 from layerzero.integrations.kernelizing import is_of
+from layerzero.integrations.modules import watch_copies
 
 _MARK = "_layerzero_kernelized"
 _ATTENTIONS = (Attention, MochiAttention, AttentionModuleMixin)
 _BACKEND = "_attention_backend"
 _REPORTED = {"attention": "attention", "posenc.rope": "RoPE"}
 _NONE = object()  # a processor's own attribute that was not there
-_LOCK = threading.RLock()
+_LOCK = forks.lock()
 
 
 class _Mark:
@@ -104,6 +105,7 @@ def _kernelize(model: nn.Module, graphs: bool) -> KernelizeReport:
         got, fix = "a part of a kernelized model, or a model with such a part", "unkernelize that first"
         raise ModelStateError("kernelize: model", "a whole model", got, fix)
     mark = model.__dict__[_MARK] = _Mark()
+    watch_copies(model)
     training = [(module, module.training) for module in model.modules()]
     model.eval()  # trials are made without dropout
     try:

@@ -28,12 +28,13 @@ def replace(module: nn.Module, function: Callable[..., Any], part: dict[str, Any
     module.__dict__[_PART] = part
     for name, value in facts.items():
         module.__dict__[f"{PREFIX}{name}"] = value
-    module.__dict__["forward"] = modules.Bound(function, module)
+    modules.bind(module, function)
 
 
 def restore(module: nn.Module) -> None:
     if type(module.__dict__.get("forward")) is modules.Bound:
         del module.__dict__["forward"]
+    modules.forget_copies(module)
     for name in [name for name in module.__dict__ if name.startswith(PREFIX)]:
         del module.__dict__[name]
 

@@ -7,6 +7,7 @@ from torch import nn
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError
+from layerzero.integrations.modules import bind
 from layerzero.integrations.transformers import accuracy, counts, structure
 from layerzero.integrations.transformers.run import replacing, rounding, weights
 from layerzero.integrations.transformers.run.blocks import BlockLinear
@@ -141,6 +142,6 @@ def _release(model, found, report, left):
             replacing.replace(module, released_linear_forward, module.__dict__["_layerzero_part"])
     for module in model.modules():
         if any(type(parameter) is ReleasedParameter for parameter in module.parameters()):
-            module.__dict__["_apply"] = structure.Bound(apply_or_refuse, module)
+            bind(module, apply_or_refuse, "_apply")
     for module, plan in plans_of(model):
         plan.build(module)  # forwards are others now

@@ -12,8 +12,10 @@ from torch import nn
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError, ModelStateError, WrongTypeError
+from layerzero.host import forks
 from layerzero.integrations import weights as weights_of_others
-from layerzero.integrations.transformers import block_forwards, choices, parts, probe, progress, quantized, structure
+from layerzero.integrations.modules import OWN_FORWARD, bind, forget_copies, watch_copies
+from layerzero.integrations.transformers import block_forwards, choices, parts, probe, progress, quantized
 from layerzero.integrations.transformers.counts import KernelizeReport, find_parts
 from layerzero.integrations.transformers.recognise import layerwise, observe
 from layerzero.integrations.transformers.recognise.findings import Findings, Wrong, log
@@ -25,12 +27,12 @@ from layerzero.integrations.transformers.run import experts as experts_interface
 from layerzero.integrations.transformers.run.decoder import DecoderPlan, decoder_forward
 from layerzero.integrations.transformers.run.plan import StackPlan, plans_of
 from layerzero.integrations.transformers.run.released import refuse_if_released
-from layerzero.integrations.transformers.run.replacing import REPLICA, replace, replica
+from layerzero.integrations.transformers.run.replacing import replace
 from layerzero.models.options import check_weights
 
 _OPS = _layerzero.ops
 _MARK = "_layerzero_kernelized"
-_LOCK = threading.RLock()  # one model is changed at a time
+_LOCK = forks.lock()  # one model is changed at a time
 
 
 _MAX_PERPLEXITY_RATIO = 1.1
@@ -61,7 +63,6 @@ _FORWARDS = (
     deferred.deferred_layer,
     captured.AUTO_COMPILE,
     experts_interface.apply_gate,
-    replica,
 )
 
 
@@ -156,14 +157,14 @@ def _replace_layers(called, layers, mark, findings):
     if reason:
         findings.answers[f"layers {called}"] = reason
         for module in (holder, *own):
-            for name in ("forward", REPLICA, "_layerzero_decoder", "_layerzero_part", "_layerzero_own"):
+            for name in ("forward", "_layerzero_decoder", "_layerzero_part", "_layerzero_own"):
                 module.__dict__.pop(name, None)
         mark.report.left[called] = reason
         return
     mark.report.replaced[stack.kind] = entry
     entry["count"] += 1
     if layers.whole and hasattr(type(layers.model), captured.AUTO_COMPILE.__name__):
-        layers.model.__dict__[captured.AUTO_COMPILE.__name__] = structure.Bound(captured.AUTO_COMPILE, layers.model)
+        bind(layers.model, captured.AUTO_COMPILE, captured.AUTO_COMPILE.__name__)
     find_parts(holder, plan, mark.report.replaced.get("attention"))
 
 
@@ -300,6 +301,7 @@ def _search(model, findings):
         attention_interface.remember(model.modules(), None)
         raise
     model.__dict__[_MARK] = mark
+    watch_copies(model)
     try:
         _replace_parts(model, mark, layers, findings)
         if findings.are_kept:
@@ -361,10 +363,11 @@ def _restore(model):
         if isinstance(plan, DecoderPlan):
             plan.put_back()
     for module in model.modules():
-        for name in ("_apply_gate", REPLICA, captured.AUTO_COMPILE.__name__):
+        forget_copies(module)
+        for name in ("_apply_gate", captured.AUTO_COMPILE.__name__):
             if _is_ours(module, name):
                 del module.__dict__[name]
-        own = module.__dict__.get(quantized.OWN)
+        own = module.__dict__.get(OWN_FORWARD)
         kept = _is_ours(module, "_old_forward")  # by a hook of accelerate
         if kept:
             module.__dict__["_old_forward"] = own or types.MethodType(type(module).forward, module)
@@ -374,7 +377,7 @@ def _restore(model):
             if own is not None:
                 module.__dict__["forward"] = own
         for name in [name for name in module.__dict__ if name.startswith("_layerzero_")]:
-            if not (wrapped and name == quantized.OWN):  # what was set later may call ours, which then needs it
+            if not (wrapped and name == OWN_FORWARD):  # what was set later may call ours, which then needs it
                 del module.__dict__[name]
     if mark.attention is not None:
         choices.put_back(mark.attention, "attn")

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from layerzero.integrations import weights
+from layerzero.integrations.modules import OWN_FORWARD
 from layerzero.integrations.transformers import counts, structure
 from layerzero.integrations.transformers.run import replacing
 from layerzero.torch.writes import Seen, are_counted
 
 _HELD = "_layerzero_quantized"
-OWN = "_layerzero_own_forward"  # in the __dict__ of a module: the forward that a library has set on it before
 
 
 @dataclasses.dataclass
@@ -55,7 +55,7 @@ def quantized_forward(self, *args, **kwargs):
         if proven and (bias is None or bias.dtype == rows.dtype):
             counts.count_call(self)
             return held.weight.product(rows, bias)
-    own = self.__dict__.get(OWN)
+    own = self.__dict__.get(OWN_FORWARD)
     return type(self).forward(self, *args, **kwargs) if own is None else own(*args, **kwargs)
 
 
@@ -77,7 +77,7 @@ def replace_quantized(model: nn.Module, mark: Any) -> set[str]:
         part = mark.report.add(f"{held.layout.library} Linear", "mlp.linear.quantized")
         replacing.replace(module, quantized_forward, part, quantized=held)
         if own is not None:
-            module.__dict__[OWN] = own
+            module.__dict__[OWN_FORWARD] = own
     return known
 
 

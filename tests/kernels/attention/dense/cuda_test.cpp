@@ -22,5 +22,18 @@ TEST_F(CudaAttention, PrefillsInSixteenBits) {
   EXPECT_EQ(Refusal("attention", id, {wide, wide, wide}), "DTYPE_UNSUPPORTED ");
 }
 
+TEST_F(CudaAttention, WideHeadsNeedSharedMemory) {
+  for (const char* id : {"cuda.attention.standard.prefill", "cuda.attention.standard.decode.mma"}) {
+    const int64_t queries = std::string_view(id).ends_with("mma") ? 1 : 40;
+    const auto lacks = [&](int64_t d, const char* device) {
+      const lz_tensor q = Tensor(DType::kF16, {1, queries, 2, d}), k = Tensor(DType::kF16, {1, 40, 2, d});
+      return Refusal("attention", id, {q, k, k}, device).find("DEVICE_CAPABILITY_UNSUPPORTED ") != std::string::npos;
+    };
+    EXPECT_FALSE(lacks(128, "l4"));
+    EXPECT_TRUE(lacks(136, "l4"));
+    EXPECT_FALSE(lacks(256, "a100"));
+  }
+}
+
 }  // namespace
 }  // namespace lz

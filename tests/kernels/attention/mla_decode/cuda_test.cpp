@@ -17,6 +17,12 @@ TEST_F(CudaMlaDecode, TakesLatentsOf512) {
             "SHAPE_UNSUPPORTED ");
   EXPECT_EQ(Refusal("mla_decode", "cuda.attention.mla.decode", call(DType::kF32, 512), "h100", {scale}),
             "DTYPE_UNSUPPORTED ");
+  const auto lacks = [&](const char* device) {  // shared memory
+    return Refusal("mla_decode", "cuda.attention.mla.decode", call(DType::kBF16, 512), device, {scale})
+               .find("CAPABILITY_UNSUPPORTED") != std::string::npos;
+  };
+  EXPECT_TRUE(lacks("l4"));
+  EXPECT_FALSE(lacks("a100"));
 }
 
 }  // namespace

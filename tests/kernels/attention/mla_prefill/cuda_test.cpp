@@ -13,6 +13,12 @@ TEST_F(CudaMlaPrefill, TakesHeadsOf128And64) {
   };
   RunsOnHopperNotOnTuring("mla_prefill", "cuda.attention.mla.prefill", call(128));
   EXPECT_NE(Refusal("mla_prefill", "cuda.attention.mla.prefill", call(136)), "");
+  const auto lacks = [&](const char* device) {  // shared memory
+    return Refusal("mla_prefill", "cuda.attention.mla.prefill", call(128), device).find("CAPABILITY_UNSUPPORTED") !=
+           std::string::npos;
+  };
+  EXPECT_TRUE(lacks("l4"));
+  EXPECT_FALSE(lacks("a100"));
 }
 
 }  // namespace

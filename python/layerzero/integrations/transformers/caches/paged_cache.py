@@ -13,7 +13,6 @@ takes no room where a program has seen the mask.
 """
 
 import itertools
-import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError, LayerZeroError
+from layerzero.host import forks
 from layerzero.integrations.transformers.caches.latents import halves, joined
 from layerzero.integrations.transformers.caches.padding import left_padding, padding_of, shows
 from layerzero.kv_cache import KVCacheHandle, KVCacheManager
@@ -31,7 +31,7 @@ from layerzero.kv_cache import KVCacheHandle, KVCacheManager
 _append_paged = _layerzero.ops["kv_append_paged"]
 _gather = _layerzero.ops["kv_gather"]
 _serials = itertools.count(1)  # sequences have the ids below 0: those of the manager's other users stay free
-_storage_lock = threading.Lock()
+_storage_lock = forks.lock()
 _FEWEST_PAGES = 64  # of a list of pages: longer ones are powers of two, so that few calls differ in their sizes
 
 Sizes = tuple[int, int, int, int]  # of a layer: its index, heads, size of a key, size of a value

@@ -4,6 +4,7 @@ import torch
 from transformers.integrations import moe
 
 from layerzero import _layerzero
+from layerzero.integrations.modules import bind
 from layerzero.integrations.transformers import counts, structure
 from layerzero.integrations.transformers.layers import Gate
 
@@ -88,7 +89,7 @@ def apply_gate(self, gate_up):
 def replace_gate(module, given, part):
     own = structure.Own("_apply_gate").of(type(module))
     module.__dict__ |= {"_layerzero_part": part, "_layerzero_gate": given, "_layerzero_own": own}
-    module.__dict__["_apply_gate"] = structure.Bound(apply_gate, module)
+    bind(module, apply_gate, "_apply_gate")
 
 
 _READ = ("act_fn", "limit", "alpha")  # what a gate of a class of experts reads of them

@@ -3,9 +3,8 @@
 import functools
 import inspect
 
+from layerzero.integrations.modules import bind
 from layerzero.integrations.transformers import counts, structure
-
-REPLICA = "_replicate_for_data_parallel"
 
 
 def replace(module, function, part, **facts):
@@ -18,8 +17,7 @@ def replace(module, function, part, **facts):
     for name, value in facts.items():
         module.__dict__[f"_layerzero_{name}"] = value
     module.__dict__["_layerzero_own"] = structure.Own().of(type(module))
-    module.__dict__[REPLICA] = structure.Bound(replica, module)
-    module.__dict__["forward"] = structure.Bound(function, module)
+    bind(module, function)
 
 
 def of_rows(compute):
@@ -37,14 +35,6 @@ def of_rows(compute):
         return type(self).forward(self, *args, **kwargs)
 
     return forward
-
-
-def replica(self):
-    """Replaces `_replicate_for_data_parallel`: replicas of torch.nn.DataParallel have their own weights and run the module's own code."""
-    copy = type(self)._replicate_for_data_parallel(self)
-    for name in ("forward", REPLICA, *(name for name in copy.__dict__ if name.startswith("_layerzero_"))):
-        copy.__dict__.pop(name, None)
-    return copy
 
 
 def is_served(module, function):
