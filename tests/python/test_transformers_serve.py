@@ -127,6 +127,12 @@ def answer(url, process, folder):
             time.sleep(0.2)
 
 
+def test_the_command_says_what_the_server_needs(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(lz.NotInstalledError, match=r"no fastapi.*pip install 'transformers\[serving\]'"):
+        serve.main([])
+
+
 @pytest.mark.full
 @pytest.mark.skipif(bool(MISSING), reason="needs transformers[serving]: fastapi, uvicorn, openai")
 def test_the_server_answers_as_its_own_does(folder, tmp_path):

@@ -5,6 +5,7 @@ with any other one it stays as Transformers made it.
 """
 
 import contextlib
+import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -60,6 +61,12 @@ def served() -> Iterator[Any]:
 
 
 def main(arguments: Sequence[str]) -> None:
+    absent = [name for name in ("fastapi", "uvicorn", "openai") if importlib.util.find_spec(name) is None]
+    if absent:
+        raise NotInstalledError(
+            "transformers serve", "the packages fastapi, uvicorn and openai", f"no {', no '.join(absent)}",
+            "pip install 'transformers[serving]'",
+        )  # fmt: skip
     with served():
         from transformers.cli.transformers import app
 
