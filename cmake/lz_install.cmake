@@ -1,5 +1,5 @@
 # Two ways out of the build folder:
-#   cmake --install build/release --prefix P       the C++ package: library, headers, find_package(LayerZero)
+#   cmake --install build/release --prefix P       the C++ package: library, headers, find_package(LayerZero), pkg-config
 #   component "python", placed by `make wheel`     the libraries of the Python package, beside its modules
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -14,6 +14,9 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/LayerZeroConfig.cmake.in
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/LayerZeroConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/LayerZeroConfig.cmake ${PROJECT_BINARY_DIR}/LayerZeroConfigVersion.cmake
         DESTINATION ${package_dir} COMPONENT cpp)
+file(RELATIVE_PATH up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)  # from the file to the prefix, wherever that is
+configure_file(${CMAKE_CURRENT_LIST_DIR}/layerzero.pc.in ${PROJECT_BINARY_DIR}/layerzero.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/layerzero.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT cpp)
 
 # The wheel carries every library that a plain system may lack and that cannot be linked in statically.
 foreach(binding layerzero layerzero_python layerzero_torch layerzero_cuda)

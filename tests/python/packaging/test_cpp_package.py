@@ -1,6 +1,7 @@
 """cmake --install gives a C++ package that find_package finds and a program uses without Python or torch."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -50,6 +51,21 @@ def test_the_guide_s_program_compiles_and_runs(prefix, tmp_path):
     run("cmake", "-G", "Ninja", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
     run("cmake", "--build", tmp_path / "build")
     assert "rms_norm 2.0000" in run(tmp_path / "build/program")
+
+
+def test_the_guide_s_program_compiles_with_pkg_config(prefix, tmp_path):
+    """Also where the package was moved to after its installation."""
+    if not shutil.which("pkg-config"):
+        pytest.skip("pkg-config is not installed")
+    moved = tmp_path / "moved"
+    shutil.copytree(prefix, moved, symlinks=True)
+    (tmp_path / "main.cpp").write_text(next(block for block in blocks("cpp.md", "cpp") if "int main" in block))
+    environment = os.environ | {"PKG_CONFIG_PATH": str(moved / "lib/pkgconfig")}
+    command = ["pkg-config", "--cflags", "--libs", "layerzero >= 0.1"]
+    flags = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+    assert flags[0].startswith("-I") and str(Path(flags[0][2:]).resolve()) == str(moved / "include")
+    run("c++", "-std=c++20", tmp_path / "main.cpp", *flags, f"-Wl,-rpath,{moved}/lib", "-o", tmp_path / "program")
+    assert "rms_norm 2.0000" in run(tmp_path / "program")
 
 
 def test_the_guide_s_plugin_builds_against_the_package_and_loads(prefix, tmp_path):
