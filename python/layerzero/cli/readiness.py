@@ -44,7 +44,7 @@ def _asked(url: str) -> dict[str, Any]:
     if not url.startswith(("http://", "https://")):
         raise InvalidRequestError("--url", "http://host:port", repr(url), "as lz.serve_metrics() prints it")
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/readyz", timeout=10) as answer:  # noqa: S310: checked above
+        with urllib.request.urlopen(f"{url.rstrip('/')}/readyz", timeout=10) as answer:  # noqa: S310 - checked above
             return jsonlib.load(answer)
     except urllib.error.HTTPError as error:
         if error.code == 503:
