@@ -44,6 +44,9 @@ LZ_EXPORT void lz_cuda_rows(const lz::RowReceiver* to) {
 
 # The compute capabilities that run each architecture's code: a plain one also the later minors of its major.
 set(sms "")
+set(run_by_80 80 86 87 89)
+set(run_by_100 100 103)
+set(run_by_120 120 121)
 set(real "")
 set(warpgroup_sm 0)  # their products are code of 90a alone
 foreach(arch IN LISTS LZ_CUDA_ARCHITECTURES)
@@ -56,8 +59,8 @@ foreach(arch IN LISTS LZ_CUDA_ARCHITECTURES)
   if(arch STREQUAL "90a")
     set(warpgroup_sm 90)
   endif()
-  if(arch STREQUAL "80")
-    list(APPEND sms 80 86 87 89)
+  if(DEFINED run_by_${arch})
+    list(APPEND sms ${run_by_${arch}})
   else()
     list(APPEND sms ${number})
   endif()

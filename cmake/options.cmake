@@ -14,7 +14,7 @@ set(LZ_EXTRA_OPS_DIR "" CACHE PATH "A folder of further operations, laid out as 
 set(LZ_EXTRA_KERNELS_DIR "" CACHE PATH "A folder of further kernels, laid out as kernels/")
 
 # The environment variable CUDAARCHS is CMake's own for this.
-set(cuda_architectures "80;89;90a;100a")
+set(cuda_architectures "80;89;90a;100;120")
 if(DEFINED ENV{CUDAARCHS})
   set(cuda_architectures "$ENV{CUDAARCHS}")
 endif()
