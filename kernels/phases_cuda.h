@@ -1,4 +1,4 @@
-// Barriers in shared memory for threads that fill it while others read it (mbarrier, from sm_80 on). A barrier goes
+// Barriers in shared memory for threads that fill it while others read it (mbarrier; waits need sm_90). A barrier goes
 // through phases 0, 1, ...: one ends when as many arrivals have come as the barrier was made for.
 //   __shared__ Phases full;   if (threadIdx.x == 0) MakePhases(&full, arrivals);   __syncthreads();
 //   Arrive(&full) or ArriveAfterCopies(&full);   WaitForPhase(&full, phase % 2);

@@ -26,8 +26,8 @@ __device__ constexpr int PanelAt(int row, int chunk) { return row * kPanelRow + 
 
 #ifdef LZ_HAS_WARPGROUPS
 
-// A matrix of panels as the products read it, from byte `at` on. `panels_apart`: bytes from a panel to the next, which
-// count where rows are the depth of the product (ValuesByWarpgroup); elsewhere each panel is a matrix of its own.
+// The descriptor of a matrix of panels, from byte `at` on. `panels_apart` (the leading byte offset): bytes from a panel
+// to the next, which count where the rows are k (MultiplyHeld); elsewhere each panel is a matrix of its own.
 __device__ inline uint64_t PanelMatrix(const void* at, int panels_apart = 16) {
 #ifdef LZ_CUDA_EMULATED
   const auto address = uint64_t(static_cast<const char*>(at) - static_cast<const char*>(emulation::DynamicShared()));
@@ -76,29 +76,29 @@ template <int kGroupsLeft>
 void WaitForProducts() {
   emulation::WaitForWork(kGroupsLeft);
 }
-template <int kN>
-void Pin(float (&)[kN][4]) {}
+template <class R, int kN>
+void Pin(R (&)[kN][4]) {}
 inline void CopiesAreForProducts() {}
 template <int kCount, bool kMore>
 void SetRegisters() {}
 template <class T, int kN>
-void MultiplyShared(float (&sum)[kN / 8][4], uint64_t a, uint64_t b, bool adds) {
-  emulation::WorkLater([&sum, a, b, adds] {
-    if (!adds) memset(sum, 0, sizeof(sum));
+void MultiplyShared(float (&sum)[kN / 8][4], uint64_t left, uint64_t right, bool is_sum) {
+  emulation::WorkLater([&sum, left, right, is_sum] {
+    if (!is_sum) memset(sum, 0, sizeof(sum));
     const int row = int(threadIdx.x) % kWarpgroup / kWarp * 16 + emulation::Lane() / 4;
     float rows[2][16];
-    for (int i = 0; i < 32; ++i) rows[i / 16][i % 16] = PanelElement<T>(a, row + i / 16 * 8, i % 16, false);
+    for (int i = 0; i < 32; ++i) rows[i / 16][i % 16] = PanelElement<T>(left, row + i / 16 * 8, i % 16, false);
     AddProduct<kN, T>(
-        sum, [&](int below, int k) { return rows[below][k]; }, b, false);
+        sum, [&](int below, int k) { return rows[below][k]; }, right, false);
   });
 }
 template <class T, int kN>
-void MultiplyHeld(float (&sum)[kN / 8][4], const uint32_t (&a)[4], uint64_t b) {
-  emulation::WorkLater([&sum, &a, b] {
+void MultiplyHeld(float (&sum)[kN / 8][4], const uint32_t (&left)[4], uint64_t right) {
+  emulation::WorkLater([&sum, &left, right] {
     struct Parts {
       Pair<T> a[4];
     } mine;
-    for (int i = 0; i < 4; ++i) mine.a[i].bits = a[i];
+    for (int i = 0; i < 4; ++i) mine.a[i].bits = left[i];
     float rows[2][16];
     WithLanes(mine, "wgmma", [&](auto&& of) {
       for (int i = 0; i < 32; ++i) {
@@ -107,7 +107,7 @@ void MultiplyHeld(float (&sum)[kN / 8][4], const uint32_t (&a)[4], uint64_t b) {
       }
     });
     AddProduct<kN, T>(
-        sum, [&](int below, int k) { return rows[below][k]; }, b, true);
+        sum, [&](int below, int k) { return rows[below][k]; }, right, true);
   });
 }
 #else
@@ -121,13 +121,20 @@ template <int kGroupsLeft>
 __device__ void WaitForProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kGroupsLeft) : "memory");
 }
-// Keeps the compiler from moving reads of a sum to before the wait.
-template <int kN>
-__device__ void Pin(float (&sum)[kN][4]) {
+// Keeps the compiler from moving what a thread does with registers of products over the wait or BeginProducts (what
+// CUTLASS calls warpgroup_fence_operand).
+template <class R, int kN>
+__device__ void Pin(R (&registers)[kN][4]) {
 #pragma unroll
   for (int n = 0; n < kN; ++n) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(sum[n][i])::"memory");
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (std::is_same_v<R, float>) {
+        asm volatile("" : "+f"(registers[n][i])::"memory");
+      } else {
+        asm volatile("" : "+r"(registers[n][i])::"memory");
+      }
+    }
   }
 }
 // Copies that this thread has waited for are seen by its products.
@@ -175,7 +182,7 @@ __device__ void SetRegisters() {
                : LZ_SUMS_##kN                                                                                  \
                : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right))
 
-// sum = a b, or sum += a b: `a` 64 rows and `b` kN, both 16 elements of one panel from there on.
+// sum = left right, or sum += left right: 64 rows and kN rows, both 16 elements of one panel from there on.
 template <class T, int kN>
 __device__ void MultiplyShared(float (&sum)[kN / 8][4], uint64_t left, uint64_t right, bool is_sum) {
   constexpr bool kHalf = std::is_same_v<T, __half>;
@@ -185,7 +192,8 @@ __device__ void MultiplyShared(float (&sum)[kN / 8][4], uint64_t left, uint64_t 
   if constexpr (kN == 128 && !kHalf) LZ_SHARED_PRODUCT(128, "bf16", "%64", "%65", "%66");
   static_assert(kN == 64 || kN == 128);
 }
-// sum += a b: `a` in registers, as Multiply has it for the 16 rows of a warp; `b` kN columns of 16 rows from there on.
+// sum += left right: `left` in registers, as Multiply has it for the 16 rows of a warp; `right` kN columns of 16 rows
+// from there on.
 template <class T, int kN>
 __device__ void MultiplyHeld(float (&sum)[kN / 8][4], const uint32_t (&left)[4], uint64_t right) {
   constexpr bool kHalf = std::is_same_v<T, __half>;

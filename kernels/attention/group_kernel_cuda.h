@@ -89,10 +89,10 @@ __device__ void AttendInGroup(const CudaProblem& p, const BlockOfTiles& block, c
   constexpr int kD = S::kD, kKeys = S::kKeys;
   const int begin = block.keys.begin, end = block.keys.end;
   const float unit = p.scale * (p.k_scale.data ? At(p.k_scale, block.kv) : 1.0f);
-  float out[kD / 8][4] = {}, z[kKeys / 8][4], top[2] = {-HUGE_VALF, -HUGE_VALF}, sum[2] = {}, kept[2];
+  float out[kD / 8][4] = {}, z[kKeys / 8][4] = {}, top[2] = {-HUGE_VALF, -HUGE_VALF}, sum[2] = {}, kept[2];
   uint32_t weights[kKeys / 16][4];
 
-  const auto free = [&](Phases* stage) {
+  const auto release = [&](Phases* stage) {
     __syncwarp();
     if (threadIdx.x % kWarp == 0) Arrive(stage);
   };
@@ -113,6 +113,8 @@ __device__ void AttendInGroup(const CudaProblem& p, const BlockOfTiles& block, c
     const uint32_t stage = step % S::kStages;
     WaitForPhase(&stages.values_there[stage], step / S::kStages % 2);
     CopiesAreForProducts();
+    Pin(out);
+    Pin(weights);
     BeginProducts();
 #pragma unroll
     for (int s = 0; s < kKeys / 16; ++s) {
@@ -122,7 +124,7 @@ __device__ void AttendInGroup(const CudaProblem& p, const BlockOfTiles& block, c
   };
   const auto weigh = [&](int j0) {
     ToLogits<kKeys, kChanges>(z, p, rows, unit, block.b, j0, j0 + kKeys <= end, [&](int i) { return j0 + i < end; });
-    Weigh<kKeys>(z, top, sum, kept, kChanges == Changes::kNone ? unit : 1);
+    Weigh<kKeys, kChanges == Changes::kNone>(z, top, sum, kept, unit);
   };
   const auto pack = [&] {
 #pragma unroll
@@ -138,7 +140,7 @@ __device__ void AttendInGroup(const CudaProblem& p, const BlockOfTiles& block, c
     multiply_keys(0);
     WaitForProducts<0>();
     Pin(z);
-    free(&stages.keys_free[0]);
+    release(&stages.keys_free[0]);
     weigh(begin);
     pack();
     uint32_t step = 1;
@@ -147,11 +149,12 @@ __device__ void AttendInGroup(const CudaProblem& p, const BlockOfTiles& block, c
       multiply_values(step - 1);
       WaitForProducts<1>();
       Pin(z);
-      free(&stages.keys_free[step % S::kStages]);
+      release(&stages.keys_free[step % S::kStages]);
       weigh(j0);
       WaitForProducts<0>();
       Pin(out);
-      free(&stages.values_free[(step - 1) % S::kStages]);
+      Pin(weights);
+      release(&stages.values_free[(step - 1) % S::kStages]);
       if (__any_sync(0xffffffffu, kept[0] != 1 || kept[1] != 1)) {  // later keys seldom have a larger logit
 #pragma unroll
         for (int n = 0; n < kD / 8; ++n) {

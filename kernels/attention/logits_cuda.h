@@ -46,10 +46,12 @@ __device__ void ToLogits(float (&z)[kKeys / 8][4], const CudaProblem& p, const C
   });
 }
 
-// Logits, which are `unit` times what is in z and top, to weights; `kept`: what the sums before them are multiplied by.
-template <int kKeys>
+// Logits to weights; `kept`: what the sums before them are multiplied by. kScaled: logits are `unit` times what is in z
+// and in `top`, which stays so: of Changes::kNone alone, for a mask may have numbers whose product with `unit` is no
+// float.
+template <int kKeys, bool kScaled = false>
 __device__ void Weigh(float (&z)[kKeys / 8][4], float (&top)[2], float (&sum)[2], float (&kept)[2], float unit = 1) {
-  const float power = unit * kLog2E;
+  const float power = kScaled ? unit * kLog2E : kLog2E;
   float most[2] = {-HUGE_VALF, -HUGE_VALF};
 #pragma unroll
   for (int n = 0; n < kKeys / 8; ++n) {
@@ -64,15 +66,16 @@ __device__ void Weigh(float (&z)[kKeys / 8][4], float (&top)[2], float (&sum)[2]
     const float next = fmaxf(top[i], most[i]);
     base[i] = next == -HUGE_VALF ? 0.0f : next;
     kept[i] = FastExp2((top[i] - base[i]) * power);
-    base[i] *= power;
     top[i] = next;
     sum[i] *= kept[i];
+    if constexpr (kScaled) base[i] *= -power;
   }
 #pragma unroll
   for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      z[n][i] = FastExp2(z[n][i] * power - base[i / 2]);
+      const float x = kScaled ? __fmaf_rn(z[n][i], power, base[i / 2]) : (z[n][i] - base[i / 2]) * power;
+      z[n][i] = FastExp2(x);
       sum[i / 2] += z[n][i];
     }
   }

@@ -114,6 +114,20 @@ TEST(Warpgroups, AgreeWithTheReference) {
         "cu_seqlens_kv=i32[4]{0,30,31,420} causal=true return_lse=true");
 }
 
+// Masks that are added may have the least finite number, whose product with a factor above 1 is infinite; a base that
+// is rounded before it is subtracted would be off by more than the logits themselves.
+TEST(LargeMasks, AgreeWithTheReference) {
+  for (const std::string id : {"cuda.attention.gqa.prefill", "cuda.attention.gqa.prefill.wgmma"}) {
+    for (const std::string mask : {"~uniform(-3.4e38,-3.3e38)", "~uniform(-3.4e38,-1)", "~uniform(-1.1e9,-1e9)"}) {
+      for (const std::string type : {"f16", "bf16"}) {
+        Check("attention.gqa.prefill", id,
+              "query=" + type + "[1,20,4,64] key=" + type + "[1,300,2,64] value=" + type +
+                  "[1,300,2,64] attn_mask=f32[1,1,20,300]" + mask + " return_lse=true");
+      }
+    }
+  }
+}
+
 // A KV head has a group of no query heads, by which nothing may be divided.
 TEST(AttentionWithoutHeads, WritesNothing) {
   const std::string dense = " layout=BSHD return_lse=true";
