@@ -47,8 +47,7 @@ __device__ void ToLogits(float (&z)[kKeys / 8][4], const CudaProblem& p, const C
 }
 
 // Logits to weights; `kept`: what the sums before them are multiplied by. kScaled: logits are `unit` times what is in z
-// and in `top`, which stays so: of Changes::kNone alone, for a mask may have numbers whose product with `unit` is no
-// float.
+// and in `top`, which the caller multiplies at the end. Of Changes::kNone alone: a mask may have the largest numbers.
 template <int kKeys, bool kScaled = false>
 __device__ void Weigh(float (&z)[kKeys / 8][4], float (&top)[2], float (&sum)[2], float (&kept)[2], float unit = 1) {
   const float power = kScaled ? unit * kLog2E : kLog2E;
