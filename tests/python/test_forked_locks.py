@@ -38,7 +38,8 @@ def holding(lock, seconds):
 
 
 def run(body):
-    environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
+    online = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # huggingface_hub reads both
+    environment = {name: value for name, value in os.environ.items() if name not in online}
     environment["PYTHONPATH"] = str(PACKAGE.parent)
     source = FORK + textwrap.dedent(body)
     done = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=120)
