@@ -12,7 +12,7 @@ import layerzero as lz
 import pytest
 
 PACKAGE = Path(lz.__file__).parent
-# Those that a child makes anew, and that of captures of CUDA graphs, which a forked child cannot make.
+# Those that a child makes again, and that of captures of CUDA graphs, which a forked child cannot make.
 OTHERS = {"backends/proof.py": "_turn", "isolation/client.py": "_guard", "torch/captures.py": "ONE_AT_A_TIME"}
 
 # fork(body) -> the child's exit status; a child that waits for a lock is ended by SIGALRM.
@@ -127,7 +127,7 @@ def test_no_module_has_another_kind_of_lock():
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.value) in ("threading.Lock()", "threading.RLock()"):
                 found[str(path.relative_to(PACKAGE))] = ast.unparse(node.targets[0])
-    assert found == OTHERS, "of layerzero.host.forks, or made anew in a child"
+    assert found == OTHERS, "of layerzero.host.forks, or made again in a child"
 
 
 def files(folder):
