@@ -210,12 +210,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) GroupAttention(const __grid_co
 
 template <class T, class S, Changes kChanges>
 int32_t LaunchGroupFor(const CudaProblem& p, void* stream) {
-  const int64_t blocks = TilesOf(p, S::kRows) * p.splits * p.h_kv;
-  if (blocks > 0x7fffffff) return CudaCode(cudaErrorInvalidValue);
-  constexpr auto kKernel = &GroupAttention<T, S, kChanges>;
-  if (!HasShared<kKernel>(S::kBytes)) return LZ_LAUNCH_REFUSED;
-  kKernel<<<unsigned(blocks), S::kThreads, S::kBytes, static_cast<cudaStream_t>(stream)>>>(p);
-  return Launched();
+  return LaunchBlocks<&GroupAttention<T, S, kChanges>, S>(p, stream);
 }
 template <class T, class S>
 int32_t LaunchGroupOf(const CudaProblem& p, void* stream) {

@@ -167,5 +167,15 @@ __device__ void WriteBand(const CudaProblem& p, const CudaQueries& queries, cons
   }
 }
 
+// A block for each tile of rows, split of its keys and KV head.
+template <auto kKernel, class S>
+int32_t LaunchBlocks(const CudaProblem& p, void* stream) {
+  const int64_t blocks = TilesOf(p, S::kRows) * p.splits * p.h_kv;
+  if (blocks > 0x7fffffff) return CudaCode(cudaErrorInvalidValue);
+  if (!HasShared<kKernel>(S::kBytes)) return LZ_LAUNCH_REFUSED;
+  kKernel<<<unsigned(blocks), S::kThreads, S::kBytes, static_cast<cudaStream_t>(stream)>>>(p);
+  return Launched();
+}
+
 }  // namespace lz::attention
 #endif  // __CUDACC__

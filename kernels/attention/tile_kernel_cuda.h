@@ -110,12 +110,7 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
 
 template <class T, class S, bool kMapped = false>
 int32_t LaunchTileOf(const CudaProblem& p, void* stream) {
-  const int64_t blocks = TilesOf(p, S::kRows) * p.splits * p.h_kv;
-  if (blocks > 0x7fffffff) return CudaCode(cudaErrorInvalidValue);
-  constexpr auto kKernel = &TileAttention<T, S, kMapped>;
-  if (!HasShared<kKernel>(S::kBytes)) return LZ_LAUNCH_REFUSED;
-  kKernel<<<unsigned(blocks), S::kThreads, S::kBytes, static_cast<cudaStream_t>(stream)>>>(p);
-  return Launched();
+  return LaunchBlocks<&TileAttention<T, S, kMapped>, S>(p, stream);
 }
 // Keys and values of one tensor each.
 template <class T, bool kMapped>
