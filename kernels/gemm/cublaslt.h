@@ -142,7 +142,6 @@ constexpr KernelSpec Spec(std::string_view id, std::string_view operation, const
 }
 
 inline int64_t TypeOf(DType type) { return type == DType::kBF16 ? kBF16 : type == DType::kF16 ? kF16 : kF32; }
-inline constexpr int64_t kMaxSize = 1 << 30;  // of an axis: the library counts in 32 bits
-inline constexpr int64_t kFirstSm = 80;       // with bf16
+inline constexpr int64_t kFirstSm = 80;  // with bf16
 
 }  // namespace lz::cublaslt

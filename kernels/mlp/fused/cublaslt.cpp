@@ -75,12 +75,10 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {.field = "g - n", .rel = Rel::kEq, .code = ReasonCode::kShapeUnsupported},  // no gate
     {"d", Rel::kGt, 0},
     {"n", Rel::kGt, 0},
-    {"rows", Rel::kLe, cublaslt::kMaxSize},
-    {"d", Rel::kLe, cublaslt::kMaxSize},
-    {"n", Rel::kLe, cublaslt::kMaxSize},
-    {"m", Rel::kLe, cublaslt::kMaxSize},
 });
-constexpr auto kAccepts = std::to_array<std::string_view>({"gate_bias", "down_bias", "activation"});
+// The contract allows the last three no effect in a block without a gate.
+constexpr auto kAccepts =
+    std::to_array<std::string_view>({"gate_bias", "down_bias", "activation", "alpha", "up_offset", "interleaved"});
 constexpr std::array kFamily = {cublaslt::Spec("cublaslt.mlp.fused", "mlp.fused",
                                                {.constraints = kConstraints,
                                                 .launch = &Launch,

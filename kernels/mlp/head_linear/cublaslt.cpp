@@ -29,7 +29,7 @@ bool ProductOf(const lz_tensor* t, cublaslt::Product* product) {
               .input_step = k,
               .weight_step = kColumns ? weight.strides[0] : n * k,
               .output_step = n};
-  if ((to != type && to != DType::kF32) || product->rows > cublaslt::kMaxSize) return false;
+  if (to != type && to != DType::kF32) return false;
   return !kColumns || (product->weight_ld >= n && (heads == 1 || product->weight_step >= 0) &&
                        RowOffsets(output).dense(n) && output.strides[output.ndim - 1] == 1);
 }
@@ -52,18 +52,12 @@ int32_t Launch(const lz_kernel_args* args) {
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"device.sm", Rel::kGe, cublaslt::kFirstSm},
     {"k", Rel::kGt, 0},
-    {"h", Rel::kLe, cublaslt::kMaxSize},
-    {"n", Rel::kLe, cublaslt::kMaxSize},
-    {"k", Rel::kLe, cublaslt::kMaxSize},
 });
 constexpr auto kColumnConstraints = std::to_array<Constraint>({
     {"device.sm", Rel::kGe, cublaslt::kFirstSm},
     {"input.contiguous", Rel::kEq, 1},
     {"weight.columns_dense", Rel::kEq, 1},
     {"k", Rel::kGt, 0},
-    {"h", Rel::kLe, cublaslt::kMaxSize},
-    {"n", Rel::kLe, cublaslt::kMaxSize},
-    {"k", Rel::kLe, cublaslt::kMaxSize},
 });
 constexpr std::array kFamily = {
     cublaslt::Spec("cublaslt.mlp.head_linear", "mlp.head_linear",

@@ -49,9 +49,6 @@ int32_t Launch(const lz_kernel_args* args) {
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"device.sm", Rel::kGe, cublaslt::kFirstSm},
     {"k", Rel::kGt, 0},
-    {"rows", Rel::kLe, cublaslt::kMaxSize},
-    {"n", Rel::kLe, cublaslt::kMaxSize},
-    {"k", Rel::kLe, cublaslt::kMaxSize},
 });
 constexpr auto kColumnConstraints = std::to_array<Constraint>({
     {"device.sm", Rel::kGe, cublaslt::kFirstSm},
@@ -59,9 +56,6 @@ constexpr auto kColumnConstraints = std::to_array<Constraint>({
     {"weight.columns_dense", Rel::kEq, 1},
     {"bias.contiguous", Rel::kEq, 1},
     {"k", Rel::kGt, 0},
-    {"rows", Rel::kLe, cublaslt::kMaxSize},
-    {"n", Rel::kLe, cublaslt::kMaxSize},
-    {"k", Rel::kLe, cublaslt::kMaxSize},
 });
 
 template <int kChoice>
