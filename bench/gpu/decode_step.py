@@ -9,7 +9,8 @@ Caches are filled with random numbers. `floor_ms` is what reading weights, keys 
 A cell that does not fit into the device's memory says so. With --profile also the kernels of one step, how
 long they take and how long the device did nothing before them (less than 0: it began before the last one had ended), and
 where the host spends its time. With --serial also a
-side with the kernels that calls select, each of which begins when the one before has ended.
+side with the kernels that calls select, each of which begins when the one before has ended. With --generate also a token of
+`generate`, greedy and sampled: `outside` is LayerZero's with tokens that are chosen outside of the steps.
 """
 
 import argparse
@@ -27,7 +28,7 @@ import layerzero as lz
 import torch
 import transformers
 from layerzero.integrations.transformers.arguments import cache_argument
-from layerzero.integrations.transformers.run import captured
+from layerzero.integrations.transformers.run import captured, generating
 
 SIDES = ("transformers", "layerzero")
 STATIC = ("layerzero_static", "compiled")
@@ -214,6 +215,40 @@ def profiled(model, batch, context, steps=24):
     return result | {"host_ms": statistics.median(host[2 : steps // 2]) * 1e3, "host_functions_ms": most}
 
 
+def generate_ms(models, batch, context, tokens=64, rounds=5):
+    """Milliseconds for each token after the first of `generate`, at the median of `rounds`."""
+    ids = torch.randint(3, 128256, (batch, context), device="cuda")
+    sides = {"transformers": "transformers", "layerzero": "layerzero", "outside": "layerzero"}
+    found = {}
+    for name, options in {
+        "greedy": {"do_sample": False},
+        "top_p": {"do_sample": True, "top_p": 0.9, "top_k": 0},
+    }.items():
+        samples = {side: [] for side in sides}
+        for number in range(rounds + 2):  # the first two capture
+            for side, model in sides.items():
+                took = []
+                with (
+                    mock.patch.object(generating._Loop, "why_not", lambda _: "it is measured so")
+                    if side == "outside"
+                    else contextlib.nullcontext()
+                ):
+                    for count in (1, tokens + 1):
+                        lengths = {
+                            "max_new_tokens": count,
+                            "min_new_tokens": count,
+                            "attention_mask": torch.ones_like(ids),
+                        }
+                        torch.cuda.synchronize()
+                        start = time.perf_counter()
+                        models[model].generate(ids, pad_token_id=0, **lengths, **options)
+                        torch.cuda.synchronize()
+                        took.append(time.perf_counter() - start)
+                samples[side] += [(took[1] - took[0]) / tokens * 1e3] if number > 1 else []
+        found[name] = {side: round(statistics.median(times), 4) for side, times in samples.items()}
+    return found
+
+
 def prefill_ms(models, ids, rounds=5):
     samples = {side: [] for side in (*SIDES, "again")}
     for _ in range(rounds):
@@ -247,9 +282,10 @@ def cells(shape, args, rate):
                 cell["left_out"] = f"needs about {whole / 2**30:.0f} GiB"
             else:
                 cell |= measure(models, compiled, batch, context, args)
+                cell |= {"generate_ms": generate_ms(models, batch, context)} if args.generate else {}
             result["cells"].append(cell)
             print(shape, cell, file=sys.stderr, flush=True)
-    kept = ("count", "calls", "captured", "not_captured", "products")
+    kept = ("count", "calls", "captured", "not_captured", "chosen", "chosen_outside", "products")
     result["replaced"] = {part: {k: e[k] for k in kept if k in e} for part, e in report.replaced.items()}
     if args.profile:
         steps = [(batch, context) for batch in args.batch for context in args.context]
@@ -269,6 +305,7 @@ def main():
     )
     parser.add_argument("--prompts", nargs="*", type=int, default=PROMPTS, help="lengths of prompts")
     parser.add_argument("--serial", action="store_true", help="also without kernels that begin early")
+    parser.add_argument("--generate", action="store_true", help="also a token of `generate`")
     parser.add_argument("--profile", action="store_true", help="also the kernels of one step of LayerZero's")
     args = parser.parse_args()
     if not torch.cuda.is_available():

@@ -3,6 +3,7 @@
     python bench/serving/vllm_backends.py --out result.json                # 1B, batches 1, 16, 128; 512 tokens in, 128 out
     python bench/serving/vllm_backends.py --engines layerzero flash_attn --layers 2 --rounds 1     # a quick look
     python bench/serving/vllm_backends.py --engines flash_attn layerzero flash_attn layerzero      # each twice: the order's effect
+    python bench/serving/vllm_backends.py --engines layerzero@default flash_attn@default flashinfer@default     # as vLLM runs
 
 Each engine is a process of its own, one after the other, each with the same random weights (standard deviation 0.02) and
 prompts of random ids. An engine named NAME+ops runs LayerZero's norms, activations, rotary embeddings and products too;
@@ -10,13 +11,16 @@ NAME@MODE runs another way: `graphs` (decode steps as CUDA graphs, nothing compi
 graphs of both kinds), `eager`. The plugin must be installed, or LayerZero on the Python path with its entry point.
 
 Times are wall-clock of `generate` for whole batches; the first token's from a run that ends there. Answers are greedy: one
-list for each prompt and batch, compared between engines by equal tokens before the first difference. An engine that is named
-again is "NAME, run 2" in the results: what differs between two runs of one engine is vLLM's own, or the machine's. Steps that are replayed by graphs select
-no kernel again: `kernels` has those that were selected while the engine started and ran. `host` says what a batch's runs cost the host
-(host_costs.py); --profile adds where the time of the smallest batch goes, on the host and the device.
+list for each prompt and batch, compared between engines by equal tokens before the first difference (vllm_logprobs.py shows
+why they differ). An engine that is named again is "NAME, run 2" in the results: what differs between two runs of one engine
+is vLLM's own, or the machine's. Steps that are replayed by graphs select no kernel again: `kernels` has those that were
+selected while the engine started and ran. `host` says what a batch's runs cost the host (host_costs.py); --profile adds
+where the time of the smallest batch goes, on the host and the device.
 
-An engine's results are written as its batches end, so that a run that is cut off has what came ("cut_off"). The first engine
-also gets --cold seconds: on a fresh machine it reads the libraries from the disk and compiles vLLM's Triton kernels for all.
+An engine's results are written as its batches end, so that a run that is cut off has what came ("cut_off"). One that does
+not start is a row of "failed" with its error, and the next one starts. FLASHINFER compiles kernels that its package does
+not have: --most says how long an engine may take. The first engine also gets --cold seconds: on a fresh machine it reads
+the libraries from the disk and compiles vLLM's Triton kernels for all.
 """
 
 import argparse
@@ -24,6 +28,7 @@ import json
 import logging
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -34,7 +39,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 import host_costs  # noqa: E402
 
-ENGINES = ["layerzero", "flash_attn", "layerzero@default", "flash_attn@default", "layerzero+ops@default", "flashinfer"]
+ENGINES = [
+    "layerzero", "flash_attn", "layerzero@default", "flash_attn@default", "layerzero+ops@default", "flashinfer",
+    "flashinfer@default",
+]  # fmt: skip
 SHAPE = {
     "hidden_size": 2048,
     "intermediate_size": 8192,
@@ -124,34 +132,52 @@ class Selections(logging.Handler):
             kernels.append(kernel)
 
 
-def one_engine(arguments):
-    """Runs in a process of its own; prints its result as the last line."""
+def started(arguments, root):
+    """Returns an engine of this process and the first part of its result; root: a folder for its configuration."""
     name, _, mode = arguments.engine.partition("@")
     backend, _, ops = name.partition("+")
     seen = Selections()
     logging.getLogger("layerzero").addHandler(seen)
     logging.getLogger("layerzero").setLevel(logging.INFO)
     start, fresh = time.monotonic(), host_costs.python_ms()
-    import torch
-    from vllm import LLM, SamplingParams
+    from vllm import LLM
 
     imported = time.monotonic()
+    llm = LLM(model_folder(arguments.layers, root), **options_of(backend, mode or "graphs", bool(ops), arguments))
+    (parameters,) = llm.apply_model(random_weights)
+    return llm, {
+        "engine": arguments.engine,
+        "parameters": parameters,
+        "import_s": imported - start,
+        "start_s": time.monotonic() - imported,
+        "python_ms": {"fresh": fresh, "ready": host_costs.python_ms()},
+        "backends": sorted({type(m.impl).__name__ for m in _attention_layers(llm)}),
+        "batches": {},
+        "kernels": seen.found,  # which grows
+        "versions": versions(),
+    }
+
+
+def random_prompts(count, length):
+    import torch
+
+    generator = torch.Generator().manual_seed(3)
+    return torch.randint(10, 128000, (count, length), generator=generator).tolist()
+
+
+def came(result, **further):
+    result.update(further)
+    print("\nRESULT " + json.dumps(result), flush=True)
+
+
+def one_engine(arguments):
+    """Runs in a process of its own; prints its result as the last line."""
     with tempfile.TemporaryDirectory() as root:
-        folder = model_folder(arguments.layers, root)
-        llm = LLM(folder, **options_of(backend, mode or "graphs", bool(ops), arguments))
-        (parameters,) = llm.apply_model(random_weights)
-        ready = time.monotonic()
-        result = {
-            "engine": arguments.engine,
-            "parameters": parameters,
-            "import_s": imported - start,
-            "start_s": ready - imported,
-            "python_ms": {"fresh": fresh, "ready": host_costs.python_ms()},
-            "backends": sorted({type(m.impl).__name__ for m in _attention_layers(llm)}),
-            "batches": {},
-        }
-        generator = torch.Generator().manual_seed(3)
-        prompts = torch.randint(10, 128000, (max(arguments.batch), arguments.input), generator=generator).tolist()
+        llm, result = started(arguments, root)
+        import torch
+        from vllm import SamplingParams
+
+        prompts = random_prompts(max(arguments.batch), arguments.input)
 
         def answers(batch, tokens, logprobs=None):
             sampling = SamplingParams(
@@ -163,21 +189,17 @@ def one_engine(arguments):
             outputs = llm.generate(given, sampling, use_tqdm=False)
             return time.perf_counter() - begin, [one.outputs[0] for one in outputs]
 
-        def came(**further):
-            result.update(further, kernels=seen.found, versions=versions())
-            print("\nRESULT " + json.dumps(result), flush=True)
-
         for batch in arguments.batch:
             result["batches"][batch] = measured(answers, batch, arguments)
-            came(cut_off=True)
+            came(result, cut_off=True)
         first = answers(max(arguments.batch), 1, logprobs=1)[1]
-        came(first_logprobs=[next(iter(one.logprobs[0].values())).logprob for one in first])
+        came(result, first_logprobs=[next(iter(one.logprobs[0].values())).logprob for one in first])
         if arguments.profile:
             few = min(arguments.batch)
-            came(profile=host_costs.device_profile(lambda: answers(few, 16)))
-            came(functions=host_costs.functions(lambda: answers(few, 64)))
+            came(result, profile=host_costs.device_profile(lambda: answers(few, 16)))
+            came(result, functions=host_costs.functions(lambda: answers(few, 64)))
         result["python_ms"]["end"] = host_costs.python_ms()
-        came(cut_off=False)
+        came(result, cut_off=False)
 
 
 def _attention_layers(llm):
@@ -221,7 +243,8 @@ def versions():
 
     import torch
 
-    found = {"python": platform.python_version(), "device": torch.cuda.get_device_name()}
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    found = {"python": platform.python_version(), "device": device}
     for name in ("vllm", "sglang", "torch", "triton", "flashinfer-python", "transformers"):
         try:
             found[name] = importlib.metadata.version(name)
@@ -308,7 +331,7 @@ def main():
         failures |= {label: failure} if failure else {}
         for row in rows:
             print(json.dumps(row))
-        print(label, failure or "ready", flush=True)
+        print(json.dumps({"engine": label, "error": failure}) if failure else f"{label} ready", flush=True)
     return 1 if failures else 0
 
 
@@ -330,7 +353,15 @@ def run(command, log, limit):
         process.wait()
     found = json.loads(_last_result(log) or "null")
     complete = found is not None and not found["cut_off"]  # how its process ended after that is of no interest
-    yield found, "" if complete else f"{failure}; see {log.name}"
+    yield found, "" if complete else f"{failure}{last_error(log)}; see {log.name}"
+
+
+def last_error(log):
+    """ ": " and the text of the last exception that a log has; "" without one."""
+    found = re.findall(
+        r"^(?:\([^)]*\) )*((?:\w+\.)*\w*(?:Error|Exception|Exit)(?:: .*)?)$", log.read_text(errors="replace"), re.M
+    )
+    return f": {found[-1][:300]}" if found else ""
 
 
 def _last_result(log):

@@ -187,7 +187,8 @@ class LayerZeroReferenceWarning(UserWarning):
 
 
 class LayerZeroCompatibilityWarning(UserWarning):
-    """A library's build does not fit this process, and compatibility.fail_on_incompatible is off."""
+    """A library's build does not fit this process, and compatibility.fail_on_incompatible is off; or a library's version does not
+    fit another's."""
 
 
 class LayerZeroGraphMemoryWarning(UserWarning):

@@ -4,8 +4,10 @@ Needs vLLM 0.25 (its Python path may hold it without its dependencies' other par
 """
 
 import importlib
+import json
 import logging
 import os
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -131,6 +133,24 @@ def test_engines_give_the_same_first_tokens(tmp_path):
     rows = [row for row in result["compared"] if row["engine"] == "layerzero"]
     assert all(row["first_logprob_difference"] < 0.1 for row in rows), rows
     assert all(row["equal_first_tokens"] >= 0.75 for row in rows), rows
+
+
+def test_answers_leave_flash_attn_s_only_where_candidates_are_near(tmp_path):
+    """bench/serving/vllm_logprobs.py with two layers: log-probabilities of the same tokens, in prefill and in decode."""
+    out = tmp_path / "result.json"
+    command = [sys.executable, str(ROOT / "bench/serving/vllm_logprobs.py"), "--out", str(out), "--layers", "2"]
+    command += ["--engines", "flash_attn", "layerzero", "--batch", "8", "4", "--input", "64", "--output", "32"]
+    environment = os.environ | {"PYTHONPATH": with_entry_point(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    logs = "".join(path.read_text()[-3000:] for path in tmp_path.glob("*.log"))
+    assert done.returncode == 0, done.stdout + done.stderr + logs
+    rows = [row for row in json.loads(out.read_text())["compared"] if row["engine"] == "layerzero"]
+    assert len(rows) == 2
+    for row in rows:
+        for part in ("scored", "decoded"):
+            assert row[part]["largest_difference"] < 0.2, row
+            assert row[part]["gaps_there"] is None or row[part]["gaps_there"]["largest"] < 0.2, row
+        assert all(gap < 0.2 for gap in row["decoded"]["gaps_at_first_difference"]), row
 
 
 def with_entry_point(folder):

@@ -399,6 +399,18 @@ def test_what_the_mapping_refuses(mapped, tmp_path):
 
 
 @with_package
+def test_mapping_and_kernel_config_warn(mapped, monkeypatch, tmp_path):
+    from layerzero.integrations.hf_kernels import kernel_config, mapping
+
+    monkeypatch.setattr("layerzero.host.optional.version_of", lambda name: "0.17.2")
+    with pytest.warns(lz.errors.LayerZeroCompatibilityWarning, match=r"mapping\(\): wanted") as found:
+        mapping()
+    assert found[0].filename == __file__
+    with pytest.warns(lz.errors.LayerZeroCompatibilityWarning, match=r"kernel_config\(\): wanted"):
+        kernel_config(tmp_path)
+
+
+@with_package
 def test_a_kernel_config_names_a_folder(mapped, tmp_path):
     from layerzero.integrations.hf_kernels import kernel_config, layers, write_local_kernel
 

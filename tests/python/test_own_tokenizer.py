@@ -7,6 +7,7 @@ import pytest
 
 tokenizers = pytest.importorskip("tokenizers")
 
+import layerzero as lz  # noqa: E402
 from layerzero.errors import InvalidRequestError, LayerZeroError  # noqa: E402
 from layerzero.tokenizers.libraries import wrap  # noqa: E402
 from layerzero.tokenizers.own import OwnTokenizer, json_of, json_of_sentencepiece, proven  # noqa: E402
@@ -20,6 +21,8 @@ from vocabularies import (  # noqa: E402
     TEKKEN,
     added_tokens,
     corpus,
+    is_text,
+    outcome,
     random_text,
     sentencepiece_model,
     tiktoken_encoding,
@@ -75,6 +78,42 @@ def test_sentencepieces_ids(options):
     own = OwnTokenizer(json.dumps(json_of_sentencepiece(processor)))
     texts = texts_for(["<unk>", "</s>", "<0x41>"])
     assert own.encode(texts, False, True)[0] == processor.encode(texts, out_type=int)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: vocabulary("llama3"), lambda: vocabulary("gemma"), lambda: tiktoken_encoding(CL100K), sentencepiece_model],
+    ids=["llama3", "gemma", "tiktoken", "sentencepiece"],
+)
+def test_texts_with_lone_surrogates_have_the_librarys_outcome(make):
+    tokenizer = make()
+    wrapped, source = wrap(tokenizer), random.Random(4)
+    own, identity = OwnTokenizer(json_of(wrapped.identified)), lz.register_tokenizer(tokenizer)
+    texts = [random_text(source, ["<s>"], 0.5) for _ in range(200)] + ["\ud83d\ude00", "a\udfff"]
+    lone = [text for text in texts if not is_text(text)]
+    assert 80 < len(lone) < 130
+    assert own.encode(texts, False, True)[0] == [
+        own.encode([t], False, True)[0][0] if is_text(t) else None for t in texts
+    ]
+    cache = lz.TokenCache("surrogates", max_bytes=1 << 20)
+    for text in lone:
+        theirs = outcome(lambda text=text: wrapped.encode([text], False, True)[0][0])
+        for kept in (None, cache, cache):
+            assert outcome(lambda text=text, kept=kept: lz.tokenize(text, identity, cache=kept)["input_ids"]) == theirs
+        assert (type(theirs) is list) == (wrapped.name == "tiktoken")
+
+
+def test_a_wrapped_tokenizer_has_the_tokenizers_own_error():
+    transformers = pytest.importorskip("transformers")
+    native = transformers.PreTrainedTokenizerFast(tokenizer_object=vocabulary("llama3"))
+    wrapped = lz.wrap_tokenizer(native, cache=lz.TokenCache("surrogates", max_bytes=1 << 20))
+    for one in (native, wrapped):
+        for call in (one, one.encode):
+            with pytest.raises(TypeError, match="TextEncodeInput must be"):
+                call("a\ud800b")
+        with pytest.raises(TypeError, match="TextEncodeInput must be"):
+            one(["plain", "a\ud800b"])
+    assert wrapped("plain")["input_ids"] == native("plain")["input_ids"]
 
 
 def test_what_is_not_served_is_refused_with_a_reason():

@@ -235,7 +235,7 @@ def test_positions_that_generate_counts_are_those_of_the_step(counted, pair):
 def test_positions_beside_padding_are_not_read(replayed, monkeypatch, pair):
     """To read them is to wait for the device, and with a mask in the step they serve nothing."""
     theirs, ours, _ = pair
-    monkeypatch.setattr(decoder, "_follow", lambda *_: pytest.fail("the positions were read"))
+    monkeypatch.setattr(decoder, "follow", lambda *_: pytest.fail("the positions were read"))
     for cache in (None, "static"):
         assert torch.equal(generated(ours, cache, padded=True), generated(theirs, cache, padded=True))
 

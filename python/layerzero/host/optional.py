@@ -26,7 +26,7 @@ PACKAGES = {
     "transformers": Package(">=5.17,<5.25", "transformers", "kernelize, generate, demo, bench models"),
     "accelerate": Package(">=1.10,<2", "transformers", "reading .gguf files with Transformers"),
     "gguf": Package(">=0.17,<1", "transformers", "reading .gguf files, weights='gguf'"),
-    "kernels": Package(">=0.17,<0.18", "hub", "kernels of the Hub, integrations.hf_kernels"),
+    "kernels": Package(">=0.17,<0.19", "hub", "kernels of the Hub, integrations.hf_kernels"),
     "apache-tvm-ffi": Package(">=0.1.9,<0.2", None, "compiled modules, integrations.ffi_kernels"),
     "prometheus_client": Package(">=0.20,<1", "metrics", "lz.serve_metrics, metrics.listen, layerzero top"),
     "opentelemetry-api": Package(">=1.20,<2", "trace", "lz.trace, trace.opentelemetry"),

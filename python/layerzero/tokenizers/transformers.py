@@ -8,7 +8,7 @@ from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from layerzero import tokenizers
 from layerzero._layerzero import token_cache_encode
-from layerzero.errors import WrongTypeError
+from layerzero.errors import InvalidRequestError, WrongTypeError
 from layerzero.tokenizers.cache import TokenCache
 
 # The options of a call that are answered here; a call with another one that is not at its default goes to the tokenizer.
@@ -123,7 +123,10 @@ class _Wrapped(_Named):
         wants_types = self._wants("return_token_type_ids", "token_type_ids", options)
         if wants_types and self._layerzero_has_types:
             return None
-        ids, spans = self._ids(list(batch), offsets, options.get("add_special_tokens", True))
+        try:
+            ids, spans = self._ids(list(batch), offsets, options.get("add_special_tokens", True))
+        except InvalidRequestError:  # lone surrogates, for instance: the tokenizer's own error is the answer
+            return None
         longest = max(ids, key=len)
         limit = options.get("max_length")
         truncates = _value(options.get("truncation_strategy"), "do_not_truncate") != "do_not_truncate"
@@ -203,10 +206,13 @@ class _Direct(_Wrapped):
             return None
         specials, cache = options.get("add_special_tokens", True), self._layerzero_cache
         ids: Any = None
-        if cache is not None:  # as _ids, without a call
-            ids = token_cache_encode(cache.held, self.tokenizer_id, cache.model_id, specials, text)
-        if ids is None:
-            ids = self._ids(text, False, specials)[0]
+        try:
+            if cache is not None:  # as _ids, without a call
+                ids = token_cache_encode(cache.held, self.tokenizer_id, cache.model_id, specials, text)
+            if ids is None:
+                ids = self._ids(text, False, specials)[0]
+        except InvalidRequestError:
+            return None
         if len(ids) > self.model_max_length:  # type: ignore[attr-defined]
             self._eventual_warn_about_too_long_sequence(ids, None, True)  # type: ignore[attr-defined]
         return ids

@@ -170,9 +170,14 @@ _PIECES = (
 )  # fmt: skip
 
 
-def random_text(source: random.Random, added=()):
-    """Returns up to 60 pieces: code points of all planes, white space, contractions, added tokens."""
-    pieces = []
+# Halves of UTF-16 pairs, which no UTF-8 has; tiktoken reads two that follow each other as the character that they are.
+_SURROGATES = ("\ud800", "\udbff", "\udc00", "\udfff", "\ud83d\ude00", "\ude00\ud83d")
+
+
+def random_text(source: random.Random, added=(), surrogates=0.0):
+    """Returns up to 60 pieces: code points of all planes, white space, contractions, added tokens; and of a share of texts
+    also lone surrogates."""
+    pieces = [source.choice(_SURROGATES)] if surrogates and source.random() < surrogates else []
     for _ in range(source.randrange(60)):
         choice = source.random()
         if choice < 0.25:
@@ -181,7 +186,27 @@ def random_text(source: random.Random, added=()):
             pieces.append(source.choice(added))
         else:
             pieces.append(chr(source.randrange(*source.choice(_PLANES))))
+    if pieces and pieces[0] in _SURROGATES:
+        source.shuffle(pieces)
     return "".join(pieces)
+
+
+def is_text(text: str):
+    """Whether it has no lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def outcome(call):
+    """Returns what a call returned, or the library's own error as (its class, its message)."""
+    try:
+        return call()
+    except Exception as error:
+        cause = error.__cause__ or error
+        return type(cause), str(cause)
 
 
 def added_tokens(tokenizer):

@@ -1,13 +1,16 @@
 """LayerZero's layers in the mapping of the library `kernels`, and in Transformers' KernelConfig."""
 
-import importlib
+import contextlib
+import importlib.util
 import json
+import re
+import warnings
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layerzero.errors import InvalidRequestError
+from layerzero.errors import InvalidRequestError, LayerZeroCompatibilityWarning
 from layerzero.host import optional
 
 if TYPE_CHECKING:
@@ -51,14 +54,40 @@ def mapping(names: Iterable[str] | None = None, devices: Collection[str] = DEVIC
     """Returns what `register_kernel_mapping` and `use_kernel_mapping` of `kernels` take: LayerZero's layers by name, for all modes.
 
     names: of LAYERS; None: all. devices: of "cpu" and "cuda". Each call of a layer selects its kernel as any other call does, by the
-    policy, health and measured times. Gradients and torch.compile work.
+    policy, health and measured times. Gradients and torch.compile work. LayerZeroCompatibilityWarning: the installed Transformers
+    does not accept the installed `kernels`, and would replace nothing.
     """
     optional.need("kernels", what="layerzero.integrations.hf_kernels.mapping()")
+    warn_if_transformers_refuses("mapping()", "call kernelize() of kernels yourself")
     library: Any = importlib.import_module("kernels")
     wanted = _checked(LAYERS if names is None else names, LAYERS, "names")
     places = _checked(devices, DEVICES, "devices")
     every = library.Mode.TRAINING | library.Mode.TORCH_COMPILE  # a layer of this mode serves inference too
     return {name: {device: {every: OwnLayer(name)} for device in places} for name in wanted}
+
+
+def wanted_by_transformers() -> str | None:
+    """Returns the versions of `kernels` that the installed Transformers accepts, as ">=a,<b", from its files: it is not imported."""
+    found = None
+    with contextlib.suppress(ValueError, OSError):  # a module without a spec, or without the file
+        spec = importlib.util.find_spec("transformers")
+        if spec is not None and spec.origin is not None:
+            table = (Path(spec.origin).parent / "dependency_versions_table.py").read_text(encoding="utf-8")
+            found = re.search(r'"kernels": "kernels([^"]+)"', table)
+    return found and found[1]
+
+
+def warn_if_transformers_refuses(what: str, instead: str) -> None:
+    wanted, installed = wanted_by_transformers(), optional.version_of("kernels")
+    if wanted is None or installed is None or optional.meets(installed, wanted):
+        return
+    transformers = f"Transformers {optional.version_of('transformers') or 'of an unknown version'}"
+    warnings.warn(
+        f"{what}: wanted kernels{wanted}, which is what {transformers} accepts, got kernels {installed}, with which "
+        f'model.set_use_kernels(True) and KernelConfig replace nothing; pip install "kernels{wanted}", or {instead}',
+        LayerZeroCompatibilityWarning,
+        stacklevel=3,
+    )
 
 
 def _checked(given: Iterable[str], known: Collection[str], field: str) -> list[str]:
@@ -88,6 +117,7 @@ def kernel_config(folder: str | Path, names: Iterable[str] = ("RMSNorm",), devic
     """Returns a KernelConfig of Transformers for `from_pretrained(..., kernel_config=...)`: LayerZero's layers by way of a folder, which
     write_local_kernel() makes. Transformers' KernelConfig knows no CPU: InvalidRequestError, and register mapping() instead."""
     optional.need("kernels", "transformers", what="layerzero.integrations.hf_kernels.kernel_config()")
+    warn_if_transformers_refuses("kernel_config()", "register mapping() and call kernelize() of kernels")
     from transformers import KernelConfig
     from transformers.utils.kernel_config import KERNELS_SUPPORTED_DEVICE_TYPES
 

@@ -19,7 +19,8 @@ class KernelizeReport:
     replaced: part -> {"count": number of modules, "operation", "calls": how often the operation was called for them,
     "in_program": how often a program ran instead of one of them}. A program of layers has {"count", "operation", "calls",
     `aside`: {why the model's own code ran instead: how often}}; on a CUDA device also "captured": decode steps that ran as
-    CUDA graphs, "not_captured": {why a step did not: how often} and "products": {"batch x length" of a step: {"us": {variant:
+    CUDA graphs, "not_captured": {why a step did not: how often}, "chosen": steps that chose the next tokens of `generate` themselves,
+    "chosen_outside": {why a call of `generate` or the rest of one did not let them: how often} and "products": {"batch x length" of a step: {"us": {variant:
     microseconds of a replay}, "taken": the fastest variant, "variant": its {part of the step: kernel}}}, where the variant "selected" has the kernels of
     ordinary calls
     left: part -> why the model's own code still computes it
@@ -44,7 +45,8 @@ class KernelizeReport:
         """Resets the counters: so far they counted trials."""
         for entry in self.replaced.values():
             entry["calls"] = 0
-            entry.pop("captured", None), entry.pop("not_captured", None), entry.pop("products", None)
+            for counted in ("captured", "not_captured", "chosen", "chosen_outside", "products"):
+                entry.pop(counted, None)
             if "aside" in entry:
                 entry["aside"].clear()
             else:
@@ -61,6 +63,9 @@ def _counted(entry: dict[str, Any]) -> str:
     found = [f"{entry['calls']} calls"] if entry["calls"] else []
     found += [f"{entry['in_program']} in a program"] if entry.get("in_program") else []
     found += [f"{entry['captured']} as CUDA graphs"] if entry.get("captured") else []
+    found += [f"{entry['chosen']} chose the next tokens"] if entry.get("chosen") else []
+    outside = entry.get("chosen_outside", {}).items()
+    found += [f"{times} calls of generate chose tokens outside of steps: {reason}" for reason, times in outside]
     found += [f"{times} call by call: {reason}" for reason, times in entry.get("not_captured", {}).items()]
     found += [f"stepped aside {times} times: {reason}" for reason, times in entry.get("aside", {}).items()]
     return ", ".join(found) or "not called yet"
@@ -99,6 +104,21 @@ def count_captured(holder: Any, reason: str) -> None:
         entry["captured"] = entry.get("captured", 0) + 1
     else:
         reasons = entry.setdefault("not_captured", {})
+        reasons[reason] = reasons.get(reason, 0) + 1
+
+
+def count_chosen(holder: Any) -> None:
+    """Counts a decode step that chose the next tokens."""
+    entry = holder.__dict__.get(_PART)
+    if entry is not None:
+        entry["chosen"] = entry.get("chosen", 0) + 1
+
+
+def count_chosen_outside(holder: Any, reason: str) -> None:
+    """Counts a call of `generate` whose steps did not choose its tokens, or stopped doing so."""
+    entry = holder.__dict__.get(_PART)
+    if entry is not None:
+        reasons = entry.setdefault("chosen_outside", {})
         reasons[reason] = reasons.get(reason, 0) + 1
 
 

@@ -22,7 +22,7 @@ from layerzero.integrations.transformers.recognise.findings import Findings, Wro
 from layerzero.integrations.transformers.recognise.proof import kept_findings, tells_something
 from layerzero.integrations.transformers.recognise.prove import why_not_one
 from layerzero.integrations.transformers.run import attention as attention_interface
-from layerzero.integrations.transformers.run import captured, deferred
+from layerzero.integrations.transformers.run import captured, deferred, generating
 from layerzero.integrations.transformers.run import experts as experts_interface
 from layerzero.integrations.transformers.run.decoder import DecoderPlan, decoder_forward
 from layerzero.integrations.transformers.run.plan import StackPlan, plans_of
@@ -52,6 +52,7 @@ class _Mark:
         self.__dict__.update(state)
         attention_interface.register()
         experts_interface.register()
+        generating.register()
 
 
 _FORWARDS = (
@@ -165,6 +166,7 @@ def _replace_layers(called, layers, mark, findings):
     entry["count"] += 1
     if layers.whole and hasattr(type(layers.model), captured.AUTO_COMPILE.__name__):
         bind(layers.model, captured.AUTO_COMPILE, captured.AUTO_COMPILE.__name__)
+        generating.register()
     find_parts(holder, plan, mark.report.replaced.get("attention"))
 
 

@@ -49,15 +49,18 @@ class CapturedSteps:
         self.stream: Any = None  # of the last step
         self.lock = threading.Lock()
 
-    def run(self, inputs: Inputs, cache: Any, rows: Any, past: int) -> tuple[torch.Tensor, str | None]:
+    def run(
+        self, inputs: Inputs, cache: Any, rows: Any, past: int, choice: Any = None
+    ) -> tuple[torch.Tensor, str | None]:
         """Returns the last hidden states (b, length, width), and "" if a graph ran, None if this was the first step over this
         memory, which is not worth a capture yet, or why the step cannot be captured.
 
-        rows: keys and values of each layer, (b, capacity, heads, size), of which `past` positions are filled.
+        rows: keys and values of each layer, (b, capacity, heads, size), of which `past` positions are filled. choice: a
+        choosing.Choice for a step of one position, which returns the next tokens (b,) instead and leaves the next step's inputs in `choice.inputs`.
         """
         new, inputs = inputs.rows.shape[1], inputs.padded()
         layers: list[Any] = cache.layers if type(cache) is StaticCache else []
-        kind = (*inputs.kind(), bool(layers))
+        kind = (*inputs.kind(), bool(layers), None if choice is None else choice.key)
         counters = [layer.cumulative_length for layer in layers]
         key = kind, rows[0].shape[1], *(tensor.data_ptr() for tensor in (*rows, *counters))
         with self.lock, torch.cuda.device(inputs.rows.device):
@@ -72,19 +75,25 @@ class CapturedSteps:
             self._write(step, inputs, past, new)
 
             def run() -> None:
-                step.output = self.forward(step, rows)
+                hidden = self.forward(step, rows)
+                step.output = hidden if choice is None else choice(step, hidden)
 
             def run_and_count() -> None:
                 run()
                 step.advance(counters)
+                if choice is not None:
+                    step.advance_inputs()
 
             if step.replay is None and not is_first and kind not in self.refused:
-                self._capture(step, kind, run, run_and_count)
+                with contextlib.nullcontext() if choice is None else choice.put_back(step):
+                    self._capture(step, kind, run, run_and_count)
                 step.advance_by(new)
             (step.replay or run_and_count)()
             step.advanced(past, new)
             reason = "" if step.replay else self.refused.get(kind)
-            output = step.output[:, :new]
+            if choice is not None:
+                choice.inputs = step.inputs
+            output = step.output[:, :new] if choice is None else step.output
             return (output.clone() if step.replay else output), reason
 
     def _stamp(self) -> Any:

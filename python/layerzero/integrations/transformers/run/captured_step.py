@@ -21,6 +21,7 @@ class Inputs(NamedTuple):
     rows: torch.Tensor  # ids (b, length) int64, or embeddings (b, length, width)
     positions: torch.Tensor | None  # (1 or b, length) int64, or None where they follow those of the cache
     mask: torch.Tensor | None  # (b, 1, length, capacity) bool, or None where it is causal alone
+    unfinished: torch.Tensor | None = None  # (b,) bool: sequences that go on, where the step chooses their next tokens
 
     def kind(self) -> Any:
         return tuple((given.shape, given.dtype) if given is not None else None for given in self)
@@ -30,7 +31,7 @@ class Inputs(NamedTuple):
         further = padded_length(self.rows.shape[1]) - self.rows.shape[1]
         if not further:
             return self
-        dims = (1, 1, 2)
+        dims = (1, 1, 2, 0)
         return Inputs._make(g if g is None else _extended(g, dim, further) for g, dim in zip(self, dims, strict=True))
 
 
@@ -75,6 +76,7 @@ class Step:
         # For how many positions of the cache the device has `numbers`, and what it has as `new`.
         self.written = [-1, -1]
         self.kernels: dict[str, str] = {}  # see variants.Variant
+        self.kept: Any = None  # what else the graph reads
         self.tables: Any = None  # cosines and sines that the graph reads; it does not keep their memory itself
         self.replay: Any = None
         self.output: Any = None  # (b, length, width), in the graphs' memory
@@ -88,7 +90,7 @@ class Step:
         self.written = [-1, -1]  # until `advanced`
         own: torch.Tensor | None
         for own, given in zip(self.inputs, inputs, strict=True):
-            if own is not None and given is not None:
+            if own is not None and given is not None and given is not own:
                 own.copy_(given)
 
     def advance_by(self, new: int) -> None:
@@ -102,6 +104,13 @@ class Step:
         if counters:
             # By its overload: torch's parser would take a tensor of one number for a Scalar, which the host waits for.
             torch.ops.aten._foreach_add_.Tensor(list(counters), self.new[1])
+
+    def advance_inputs(self) -> None:
+        """After `advance`, of a step that has chosen the next tokens: their positions, and a mask that shows them."""
+        if self.inputs.positions is not None:
+            self.inputs.positions.add_(self.new[1])
+        if self.inputs.mask is not None:
+            self.inputs.mask.logical_or_((self.columns == self.places[:, None])[:, None, None])
 
     def advanced(self, past: int, new: int) -> None:
         self.written = [past + new, new]

@@ -20,6 +20,7 @@ from layerzero.integrations.transformers.caches.paged_cache import PagedCache
 from layerzero.integrations.transformers.counts import count_aside, count_captured, count_program, note_products
 from layerzero.integrations.transformers.run import captured
 from layerzero.integrations.transformers.run.decoder_step import DecoderStep
+from layerzero.integrations.transformers.run.head import hidden_for
 from layerzero.integrations.transformers.run.layer_calls import run_layers, scores_of
 from layerzero.integrations.transformers.run.plan import StackPlan
 from layerzero.integrations.transformers.run.products import put_apart, put_together
@@ -85,7 +86,7 @@ def _capturing(tensor):
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-def _why_aside(base, plan, given):
+def why_aside(base, plan, given):
     """None, or why the model's own forward has to run. given: the arguments by role, or None if only that forward can read them."""
     if given is None:
         return "an argument is given twice, or there are more than the forward takes"
@@ -124,7 +125,7 @@ def _why_aside_positions(length, mask, position_ids, cache):
     plain = cache is None or isinstance(cache, PagedCache)
     if not plain and not rows_cache.is_known(cache):
         return rows_cache.OTHER
-    past = _length_of(cache)
+    past = length_of(cache)
     reason = None if plain else rows_cache.why_not_rows(cache, past, length)
     if reason:
         return reason
@@ -146,7 +147,7 @@ def _consecutive(position_ids):
     return not _capturing(position_ids) and bool((position_ids.diff(dim=-1) == 1).all())
 
 
-def _length_of(cache):
+def length_of(cache):
     return int(cache.get_seq_length()) if cache is not None else 0
 
 
@@ -157,12 +158,15 @@ def decoder_forward(self, *args, **kwargs):
         return type(self).forward(self, *args, **kwargs)
     if plan.layers is None:
         plan.build(self)
+    hidden = hidden_for(self, plan, args, kwargs)
+    if hidden is not None:
+        return BaseModelOutputWithPast(last_hidden_state=hidden)
     given = plan.signature.bind(args, kwargs)
     if given is not None and type(given.get(MASK)) is dict and given[MASK].keys() == {"full_attention"}:
         given = given | {
             MASK: given[MASK]["full_attention"]
         }  # what `generate` makes by kinds of layers, of which there is one
-    reason = _why_aside(self, plan, given)
+    reason = why_aside(self, plan, given)
     if reason:
         count_aside(self, plan, reason)
         return type(self).forward(self, *args, **kwargs)
@@ -175,9 +179,9 @@ _CACHE_FIELD: str = arguments.cache_field(BaseModelOutputWithPast) or CACHE
 
 
 def _run_decoder(base, plan, given):
-    """(last hidden states, the cache) for arguments by role for which `_why_aside` has returned None."""
+    """(last hidden states, the cache) for arguments by role for which `why_aside` has returned None."""
     attention_mask, position_ids, cache = given.get(MASK), given.get(POSITIONS), given.get(CACHE)
-    past, ids, use_cache = _length_of(cache), given.get(IDS), given.get(USE_CACHE)
+    past, ids, use_cache = length_of(cache), given.get(IDS), given.get(USE_CACHE)
     rows = given[EMBEDDED] if ids is None else ids
     if cache is None and (base.config.use_cache if use_cache is None else use_cache):
         cache = DynamicCache(config=base.config)
@@ -225,11 +229,16 @@ def _attention_over(cache, total, mask):
     return attend
 
 
+def steps_of(base, plan):
+    """The captured steps for the current weights; None if nothing guards the weights."""
+    return plan.captured(lambda: captured.CapturedSteps(DecoderStep(base, plan)))
+
+
 def _run_captured(base, plan, inputs, positions, mask, cache, past):
     """A step on a CUDA device, as a graph from its second time on: the last hidden states, or None where nothing watches
     the weights or the cache has no room for it. inputs: ids (b, length) or embeddings (b, length, width).
     """
-    steps = plan.captured(lambda: captured.CapturedSteps(DecoderStep(base, plan)))
+    steps = steps_of(base, plan)
     if steps is None:
         return None
     length = inputs.shape[1]
@@ -238,8 +247,8 @@ def _run_captured(base, plan, inputs, positions, mask, cache, past):
     if rows is None:
         return None
     if mask is not None:
-        mask = _mask_of_step(mask, past, length, rows[0].shape[1])
-        if mask is None and positions is not None and length == 1 and _follow(positions, past):
+        mask = mask_of_step(mask, past, length, rows[0].shape[1])
+        if mask is None and positions is not None and length == 1 and follow(positions, past):
             positions = None  # the step has them already
     output, reason = steps.run(captured.Inputs(inputs, positions, mask), cache, rows, past)
     if steps.measured:
@@ -251,12 +260,12 @@ def _run_captured(base, plan, inputs, positions, mask, cache, past):
     return output
 
 
-def _follow(positions, past):
+def follow(positions, past):
     """Whether one position of each sequence is that after `past` others. Waits for the device, as the mask does."""
     return all(row == [past] for row in positions.tolist())
 
 
-def _mask_of_step(mask, past, length, capacity):
+def mask_of_step(mask, past, length, capacity):
     """(b, 1, length, capacity) bool, or None if it hides nothing that causal attention sees."""
     if mask.dim() == 2:
         if bool(mask.all()):

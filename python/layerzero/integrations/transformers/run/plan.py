@@ -128,7 +128,7 @@ class StackPlan:
         self.modules, self.expected_types = modules, [*map(type, modules)]
         functions = {kind: functions_of(kind.forward) for kind in kinds}
         facts = [
-            f for module in modules if type(module) is not Linear for f in _facts_of(module, functions[type(module)])
+            f for module in modules if type(module) is not Linear for f in facts_of(module, functions[type(module)])
         ]
         once = {(id(table), name): (table, name, table.get(name)) for table, name in facts}
         self.facts = [*once.values()]
@@ -326,6 +326,13 @@ class StackPlan:
             held["steps"] = make()
         return held["steps"]
 
+    def head(self, model, make):
+        """What `make()` returned for this model, as long as it has not changed; `why_changed` must have returned None."""
+        held = self.guard[2] if self.guard else {}
+        if "head" not in held or held["head"].model is not model or held["head"].why_changed():
+            held["head"] = make()
+        return held["head"]
+
 
 def _gate_of_ours(experts):
     """What `kernelize` has put in the place of the gate alone, where no operation takes the experts' weights; else None. It computes
@@ -367,7 +374,7 @@ def _are_equal(table, first):
     return table is first or (table.dtype == first.dtype and torch.equal(table, first))
 
 
-def _facts_of(module, functions):
+def facts_of(module, functions):
     """[(table, name)] of what the module's own forward may read: its plain attributes, those of its configuration, and
     what the files of its functions hold.
     """
