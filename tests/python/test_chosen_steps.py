@@ -89,6 +89,13 @@ def test_sequences_that_end_are_padded_and_a_step_too_much_leaves_no_trace(sampl
     assert lengths[1] == results[1].sequences.shape[1] - 1
 
 
+def test_sampled_sequences_that_all_end_leave_the_generator_as_it_was(models):
+    for seed_of in range(3):
+        found = same(models, do_sample=True, eos_token_id=[*range(seed_of, 100, 3)], max_new_tokens=40)
+        assert found.shape[1] < 60  # the end came before the maximal length, and a step was launched ahead
+    assert entry(models[2])["chosen"] > 3
+
+
 def test_one_sequence_that_ends_and_its_cache_is_used_again(models):
     """Everything has ended where a step was launched ahead; what follows sees none of it."""
     eos = ends(models)

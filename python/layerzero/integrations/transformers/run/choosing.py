@@ -73,9 +73,9 @@ class Choice:
         self.head, self.processors, self.samples, self.pad = head, processors, samples, pad
         self.operation = _operation([p for p in processors if type(p) in _OF_SCORES]) if samples and own else None
         self.kinds: list[Any] = []  # of each processor, what its results depend on besides the scores
-        for own in processors:
-            numbers = own.eos_token_id.tolist() if type(own) in _UNTIL else sorted(vars(own).items())
-            self.kinds.append((type(own), tuple(numbers)))
+        for each in processors:
+            numbers = each.eos_token_id.tolist() if type(each) in _UNTIL else sorted(vars(each).items())
+            self.kinds.append((type(each), tuple(numbers)))
         self.active: list[Any] = []
         self.ids: Any = None  # of which processors read the length alone
         self.key: Any = None
