@@ -1,5 +1,5 @@
 // C libraries that kernels call, named by the user in LAYERZERO_LIBRARIES. A library that is not named is not opened,
-// because opening one may start threads. It stays open.
+// because opening one may start threads (an exception: gemm/cublaslt.h). It stays open.
 //   void Bind(Library& library) { library.Find("cblas_sgemm", &g_sgemm); }  // in the file's own namespace
 //   const char* Open(const char* path) { return OpenLibrary<&Bind>("openblas", path); }  // KernelSpec::open
 #pragma once

@@ -79,6 +79,7 @@ void WaitForProducts() {
 template <class R, int kN>
 void Pin(R (&)[kN][4]) {}
 inline void CopiesAreForProducts() {}
+inline void ComputeNow(float) {}
 template <int kCount, bool kMore>
 void SetRegisters() {}
 template <class T, int kN>
@@ -139,6 +140,11 @@ __device__ void Pin(R (&registers)[kN][4]) {
 }
 // Copies that this thread has waited for are seen by its products.
 __device__ inline void CopiesAreForProducts() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
+// What `x`, which is not below 0, is computed from is computed before what follows: ptxas moves arithmetic after a wait
+// for products, although it is meant to be done during them.
+__device__ inline void ComputeNow(float x) {
+  asm volatile("{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p nanosleep.u32 0;\n}\n" ::"f"(x) : "memory");
+}
 // The registers of each thread of the warpgroup from here on; kMore: it had fewer.
 template <int kCount, bool kMore>
 __device__ void SetRegisters() {

@@ -53,7 +53,8 @@ ALLOWED = {
     "src/tokenize": COMMON,
     "src/worker": COMMON,
     "ops": (*COMMON, "ops"),
-    "kernels": (*COMMON, "ops", "kernels", "tokenize", "platform/device.h"),  # the ISA bits that constraints name
+    # The ISA bits that constraints name; the device that a library's handle belongs to.
+    "kernels": (*COMMON, "ops", "kernels", "tokenize", "platform/device.h", "platform/cuda_driver.h"),
     "include/layerzero": ("layerzero",),
 }
 OWN = {

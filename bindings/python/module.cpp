@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "call.h"
+#include "found_libraries.h"
 #include "guard.h"
 #include "health.h"
 #include "jit.h"
@@ -293,6 +294,7 @@ int Exec(PyObject* module) {
                     "layerzero: wanted the main interpreter, got a subinterpreter; use threads or processes");
     return -1;
   }
+  NoteFoundLibraries();
   PyObject* ops = PyDict_New();
   if (!ops) return -1;
   for (const auto& op : Engine::Get().operations()) {

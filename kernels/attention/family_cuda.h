@@ -13,6 +13,9 @@ namespace lz::attention {
 // attention, 44 to 46 FlashAttention with an option, 40 expressions with gathered pages, 30 matmul, softmax, matmul.
 inline constexpr int32_t kBest = 80, kBeforeGathers = 60, kAfterTorchsChoice = 49, kAfterFlash = 43,
                          kBeforeExpressions = 35;
+// Of warpgroups, by bench/gpu/attention_rows.py on an H200: before all rows of torch where neither cuDNN nor its lse
+// serves the call; vLLM's FlashAttention 3 is before them, dense and packed.
+inline constexpr int32_t kBeforeFlash = 47, kAfterCudnnsLse = 45, kBestOfPacked = 82;
 
 using MakeCudaProblem = CudaProblem (*)(const lz_kernel_args*);
 
@@ -73,10 +76,11 @@ constexpr KernelSpec TileSpec(std::string_view id, std::string_view operation, i
 }
 // The same by products of warpgroups; `constraints` are those of tiles.
 template <MakeCudaProblem kMake, size_t kN>
-constexpr KernelSpec GroupSpec(std::string_view id, std::string_view operation,
+constexpr KernelSpec GroupSpec(std::string_view id, std::string_view operation, int32_t priority,
                                const std::array<Constraint, kN>& constraints,
-                               std::span<const std::string_view> accepts = kAcceptsAll) {
-  KernelSpec spec = TileSpec<kMake>(id, operation, kNotYetMeasured, constraints, accepts);
+                               std::span<const std::string_view> accepts = kAcceptsAll,
+                               std::span<const Preference> preferences = {}) {
+  KernelSpec spec = TileSpec<kMake>(id, operation, priority, constraints, accepts, preferences);
   spec.launch = &LaunchGroups<kMake>;
   spec.workspace = &GroupWorkspace<kMake>;
   return spec;

@@ -117,15 +117,18 @@ struct BlockOfTiles {
   int64_t row0 = 0;
   CudaRange keys;
 };
-// kMapped: with a map of blocks. Called by whole warps; false: the block has none.
+// The block'th of the call's, in an order in which earlier ones have more keys: with causality the last rows of a
+// sequence. Those of other sequences come between as far as the keys of both fit into the L2. kMapped: with a map of
+// blocks. Called by whole warps; false: there is none.
 template <bool kMapped>
-__device__ bool FindBlock(const CudaProblem& p, int rows, int keys, BlockOfTiles* to) {
-  int64_t block = blockIdx.x;
-  to->kv = int(block % p.h_kv);
-  block /= p.h_kv;
-  const int64_t all_tiles = TilesOf(p, rows);
-  int64_t tile = all_tiles - 1 - block % all_tiles;  // with causality the last of a sequence are the longest
+__device__ bool FindBlock(const CudaProblem& p, int rows, int keys, uint32_t block, BlockOfTiles* to) {
+  constexpr int64_t kCached = 32 << 20;
+  to->kv = int(block % uint32_t(p.h_kv));
+  block /= uint32_t(p.h_kv);
+  const auto all_tiles = uint32_t(TilesOf(p, rows));  // fewer than 2^31 (LaunchBlocks)
   to->split = int(block / all_tiles);
+  block %= all_tiles;
+  int64_t tile = all_tiles - 1 - block;
   if constexpr (kMapped) {
     if (!FindMappedTile(p, rows, to->kv, &tile, &to->b, &to->queries)) return false;
     to->seq = {MappedLength(p, to->kv, to->b), 0};
@@ -133,9 +136,15 @@ __device__ bool FindBlock(const CudaProblem& p, int rows, int keys, BlockOfTiles
     if (p.q_indptr) {
       if (!FindTile(p, rows, &tile, &to->b)) return false;
     } else {
-      const int64_t tiles = all_tiles / p.b;
-      to->b = int(tile / tiles);
-      tile %= tiles;
+      const uint32_t tiles = all_tiles / uint32_t(p.b);
+      const int64_t bytes = p.s_kv * p.h_kv * (p.d_qk + p.d_v) * 2;
+      const uint32_t fitting = bytes < kCached ? uint32_t(kCached) / uint32_t(bytes > 0 ? bytes : 1) : 1;
+      const uint32_t together = fitting < uint32_t(p.b) ? fitting : uint32_t(p.b);  // sequences
+      const uint32_t section = block / (together * tiles), before = section * together;
+      const uint32_t left = uint32_t(p.b) - before, some = left < together ? left : together;
+      block -= before * tiles;
+      to->b = int(before + block % some);
+      tile = tiles - 1 - block / some;
     }
     to->seq = SequenceOf(p, to->b);
     to->queries = QueriesOf(p, to->b);

@@ -137,43 +137,71 @@ __device__ void MultiplyValues(float (&out)[S::kBands][S::kColumns / 8][4], cons
   }
 }
 
+// Of four lanes each has four words of 16 rows; then lane t has the t'th word of each, in the order of the lanes.
+__device__ inline void TransposeInFours(uint32_t (&words)[4]) {
+#pragma unroll
+  for (int apart = 1; apart <= 2; apart *= 2) {
+    const bool is_later = threadIdx.x & apart;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & apart) continue;
+      const uint32_t got = __shfl_xor_sync(0xffffffffu, is_later ? words[i] : words[i + apart], apart);
+      words[i] = is_later ? got : words[i];
+      words[i + apart] = is_later ? words[i + apart] : got;
+    }
+  }
+}
 // Writes a warp's 16 rows: their columns from `first` on, and with the first of them the lse.
 template <class T, int kColumns>
 __device__ void WriteBand(const CudaProblem& p, const CudaQueries& queries, const CudaRow (&rows)[2], int b, int split,
                           const float (&out)[kColumns / 8][4], const float (&top)[2], const float (&sum)[2], int first,
                           float unit) {
   const int t = threadIdx.x % 4;
+  const bool is_aligned = (uint64_t(p.out.data) | uint64_t(p.out.outer | p.out.seq | p.out.head) * sizeof(T)) % 16 == 0;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     float all = sum[i] + __shfl_xor_sync(0xffffffffu, sum[i], 1);
     all += __shfl_xor_sync(0xffffffffu, all, 2);
-    if (!rows[i].live) continue;
     const RowResult r = ResultOf(p, queries, rows[i], b, split, top[i], all);
-    if (t == 0 && first == 0) WriteLse(p, queries, rows[i], b, split, r);
+    const bool is_live = rows[i].live;
+    if (is_live && t == 0 && first == 0) WriteLse(p, queries, rows[i], b, split, r);
     const float share = r.share * unit;
+    const auto value = [&](int n, int of) { return r.nothing ? 0.0f : out[n][2 * i + of] * share; };
+    if (p.part) {
+      float* const to = p.part + r.part * p.d_v;
 #pragma unroll
-    for (int n = 0; n < kColumns / 8; ++n) {
-      const int column = first + n * 8 + 2 * t;
-      if (column >= p.d_v) continue;
-      const float low = r.nothing ? 0.0f : out[n][2 * i] * share;
-      const float high = r.nothing ? 0.0f : out[n][2 * i + 1] * share;
-      if (p.part) {
-        *reinterpret_cast<float2*>(p.part + r.part * p.d_v + column) = make_float2(low, high);
+      for (int n = 0; n < kColumns / 8; ++n) {
+        const int column = first + n * 8 + 2 * t;
+        if (is_live && column < p.d_v) *reinterpret_cast<float2*>(to + column) = make_float2(value(n, 0), value(n, 1));
+      }
+      continue;
+    }
+    T* const to = static_cast<T*>(const_cast<void*>(p.out.data)) + r.at;
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; n += 4) {
+      uint32_t words[4];
+#pragma unroll
+      for (int more = 0; more < 4; ++more) words[more] = PackPair<T>(value(n + more, 0), value(n + more, 1));
+      TransposeInFours(words);  // 8 columns in a row
+      const int column = first + (n + t) * 8;
+      if (!is_live || column >= p.d_v) continue;
+      if (is_aligned) {
+        *reinterpret_cast<uint4*>(to + column) = make_uint4(words[0], words[1], words[2], words[3]);
       } else {
-        T* to = static_cast<T*>(const_cast<void*>(p.out.data)) + r.at + column;
-        *reinterpret_cast<uint32_t*>(to) = PackPair<T>(low, high);
+#pragma unroll
+        for (int word = 0; word < 4; ++word) reinterpret_cast<uint32_t*>(to + column)[word] = words[word];
       }
     }
   }
 }
 
-// A block for each tile of rows, split of its keys and KV head.
+// A block for each tile of rows, split of its keys and KV head, but at most `most`.
 template <auto kKernel, class S>
-int32_t LaunchBlocks(const CudaProblem& p, void* stream) {
+int32_t LaunchBlocks(const CudaProblem& p, void* stream, int64_t most = INT32_MAX) {
   const int64_t blocks = TilesOf(p, S::kRows) * p.splits * p.h_kv;
-  if (blocks > 0x7fffffff) return CudaCode(cudaErrorInvalidValue);
+  if (blocks > INT32_MAX) return CudaCode(cudaErrorInvalidValue);
   if (!HasShared<kKernel>(S::kBytes)) return LZ_LAUNCH_REFUSED;
-  kKernel<<<unsigned(blocks), S::kThreads, S::kBytes, static_cast<cudaStream_t>(stream)>>>(p);
+  kKernel<<<unsigned(blocks < most ? blocks : most), S::kThreads, S::kBytes, static_cast<cudaStream_t>(stream)>>>(p);
   return Launched();
 }
 

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
   __shared__ CudaRow rows_of_tile[S::kRows];  // in registers they would be spilled
 
   BlockOfTiles block;
-  if (!FindBlock<kMapped>(p, S::kRows, kKeys, &block)) return;
+  if (!FindBlock<kMapped>(p, S::kRows, kKeys, blockIdx.x, &block)) return;
   const auto& [kv, split, b, seq, queries, row0, keys] = block;
   const int warp = threadIdx.x / kWarp % 4, half = threadIdx.x / kWarp / 4, lane = threadIdx.x % kWarp;
   const int begin = keys.begin, end = keys.end;

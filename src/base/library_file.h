@@ -7,7 +7,7 @@
 namespace lz {
 
 // "libopenblasp-r0.3.26.so of 36723200 bytes": the file, with links resolved, of a library that is open under this path
-// or soname; empty if there is none.
+// or soname, or that is not open and has this full path; empty if there is none.
 std::string LibraryFile(const char* path);
 
 }  // namespace lz

@@ -40,6 +40,7 @@ const Found& Search() {
         load("cuStreamIsCapturing", &d.cuStreamIsCapturing) && load("cuStreamSynchronize", &d.cuStreamSynchronize) &&
         load("cuMemcpy", &d.cuMemcpy) && load("cuMemGetInfo_v2", &d.cuMemGetInfo);
     load("cuStreamGetCaptureInfo_v2", &d.cuStreamGetCaptureInfo);
+    load("cuThreadExchangeStreamCaptureMode", &d.cuThreadExchangeStreamCaptureMode);
     if (!complete) f->why = "libcuda.so.1 lacks functions that every driver from 410 on has";
     return f;
   }();

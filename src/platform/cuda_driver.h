@@ -36,6 +36,8 @@ struct CudaDriver {
   int (*cuMemcpy)(uint64_t to, uint64_t from, size_t bytes) = nullptr;
   // May be nullptr: drivers from 11.3 on have it. Its last three arguments may be nullptr.
   int (*cuStreamGetCaptureInfo)(void*, int*, uint64_t* id, void*, void*, size_t*) = nullptr;
+  // May be nullptr. Sets how captures restrict this thread; the mode before is written to where the new one was.
+  int (*cuThreadExchangeStreamCaptureMode)(int*) = nullptr;
 
   std::string ErrorText(const char* function, int error) const;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/found_library.h"
 #include "base/library_file.h"
 #include "base/reclaimer.h"
 #include "platform/device.h"
@@ -146,7 +147,8 @@ Status Registry::Prepare(const Registration& r, KernelEntry* entry, std::vector<
     if (const auto refused = RefusedLibraries().find(entry->source); why && refused != RefusedLibraries().end()) {
       entry->availability = {.installed = false, .code = refused->second.code, .detail = refused->second.why};
     }
-    if (!why && named != libraries_.end()) entry->availability.version = LibraryFile(named->second.c_str());
+    const std::string file = named == libraries_.end() ? FoundLibrary(entry->source) : named->second;
+    if (!why && !file.empty()) entry->availability.version = LibraryFile(file.c_str());
   }
   entry->adapter = r.adapter;
   entry->backend = r.backend;

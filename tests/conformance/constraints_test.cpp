@@ -24,6 +24,7 @@ constexpr auto kImplied = std::to_array<Implied>({
     {"hwy.kv.rope_append_paged", "d", "nothing refuses first, but no drawn head has 1,025 elements"},
     {"hwy.kv.rope_append_paged.coded", "d", "nothing refuses first, but no drawn head has 1,025 elements"},
     {"openblas.mlp.linear", "rows", "nothing refuses first, but no drawn input has 2^31 rows"},
+    {"cublaslt.mlp.fused", "up_bias.given", "it comes with up_weight, which the kernel does not take"},
     {"hwy.quantize.int8", "scale.last_dim_stride1", "the scale has no axes"},
     {"hwy.quantize.int8", "tensor_scale.given", "nvfp4 alone has one"},
     {"hwy.quantize.int8", "group_size.given", "a scale that is given says its groups"},

@@ -97,4 +97,4 @@ def test_backends_tells_each_with_the_command():
 
 def test_a_source_that_no_kernel_has_is_told():
     done = run(["-c", "import layerzero as lz"], LAYERZERO_LIBRARIES="opnblas=libopenblas.so.0")
-    assert "LAYERZERO_LIBRARIES: wanted libxsmm, onednn, openblas, got 'opnblas'" in done.stderr
+    assert "LAYERZERO_LIBRARIES: wanted cublaslt, libxsmm, onednn, openblas, got 'opnblas'" in done.stderr

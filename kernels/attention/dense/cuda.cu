@@ -48,6 +48,9 @@ constexpr auto kDecodeTileConstraints = Joined(attention::kDenseTiles, {
 // A few queries of grouped heads over many keys: torch's kernels take a tile of rows for each query head.
 constexpr auto kFewQueries = std::to_array<Constraint>({{"s_kv", Rel::kGe, 512}, {"s_q", Rel::kLe, 16}});
 constexpr auto kGroupedPreferences = std::to_array<Preference>({{.when = kFewQueries, .priority = attention::kBest}});
+constexpr auto kOnlyLse = std::to_array<Constraint>({{"return_lse", Rel::kEq, 1}, {"sinks.given", Rel::kEq, 0}});
+constexpr auto kGroupPreferences =
+    std::to_array<Preference>({{.when = kOnlyLse, .priority = attention::kAfterCudnnsLse}});
 constexpr std::array<std::string_view, 8> kAccepts = {"causal",  "scale", "attn_mask",    "window",
                                                       "softcap", "sinks", "alibi_slopes", "return_lse"};
 constexpr std::array<std::string_view, 7> kDecodeAccepts = {"causal", "scale",        "window",    "softcap",
@@ -70,9 +73,9 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill", "attention.gqa.prefill", attention::kAfterFlash,
                                       kTileConstraints, kAccepts, kGroupedPreferences),
     attention::GroupSpec<&MakeProblem>("cuda.attention.standard.prefill.wgmma", "attention.standard.prefill",
-                                       kGroupConstraints, kAccepts),
-    attention::GroupSpec<&MakeProblem>("cuda.attention.gqa.prefill.wgmma", "attention.gqa.prefill", kGroupConstraints,
-                                       kAccepts),
+                                       attention::kBeforeFlash, kGroupConstraints, kAccepts, kGroupPreferences),
+    attention::GroupSpec<&MakeProblem>("cuda.attention.gqa.prefill.wgmma", "attention.gqa.prefill",
+                                       attention::kBeforeFlash, kGroupConstraints, kAccepts, kGroupPreferences),
 });
 }  // namespace
 }  // namespace lz

@@ -19,8 +19,16 @@ OWN = {
     "layerzero.cpu": ("cpu", "LayerZero's own kernels for CPUs, and the references in double precision."),
     "layerzero.cuda": ("cuda", "LayerZero's own CUDA kernels, in liblayerzero_cuda.so next to the engine."),
 }
-# C libraries that own kernels call: description, the command that installs it, its file, the tested version.
-LIBRARIES = {
+# C libraries that own kernels call: description, the command that installs it, its file, the tested version. Without a
+# file the library is found where the command installs it.
+LIBRARIES: dict[str, tuple[str, str | None, str | None, str | None]] = {
+    "cublaslt": (
+        "cuBLASLt of CUDA 12 or 13, which torch with CUDA brings: matrix products with bias or activation; expected: "
+        "not run by LayerZero on a device yet.",
+        "pip install nvidia-cublas",
+        None,
+        None,
+    ),
     "onednn": (
         "oneDNN 3: matrix products in float32 and, with AVX-512, bfloat16.",
         "pip install onednn-cpu-gomp",
@@ -212,17 +220,22 @@ def _has_nvidia_device() -> bool:
 
 
 def _library(name: str, kernels: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the record of a C library, which is only opened if LAYERZERO_LIBRARIES names it."""
+    """Returns the record of a C library, which is only opened if LAYERZERO_LIBRARIES names it or a call needs it."""
     description, install, path, tested_with = LIBRARIES.get(name, (f"The C library {name}.", None, name, None))
     own = [k for k in kernels if k["source"] == name]
     why = "" if own[0]["installed"] else own[0]["detail"]
     named = [entry for entry in os.environ.get(VARIABLE, "").split(",") if entry and not entry.startswith(f"{name}=")]
-    export = f"export {VARIABLE}={shlex.quote(','.join([*named, f'{name}={path}']))}"
-    fix = f"{install}; {export}" if install else export
+    if path is not None:
+        export = f"export {VARIABLE}={shlex.quote(','.join([*named, f'{name}={path}']))}"
+    else:  # a name for another file would be taken first
+        export = (
+            f"export {VARIABLE}={shlex.quote(','.join(named))}" if f"{name}=" in os.environ.get(VARIABLE, "") else None
+        )
+    fix = "; ".join(command for command in (install, export) if command)
     return {
         "name": name,
         "description": description,
-        "platform": "cpu",
+        "platform": own[0]["platform"],
         "kernels": len(own),
         "operations": sorted({kernel["operation"] for kernel in own}),
         "version": None,

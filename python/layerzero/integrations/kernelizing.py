@@ -38,7 +38,15 @@ def kernelize(model: Any, weights: str | None = None, **options: Any) -> "Kernel
 
 def unkernelize(model: Any) -> bool:
     """Restores a model as it was before `kernelize`; returns whether there was something to undo."""
-    undo = _integration(model).unkernelize  # says first what is not installed
+    _integration(model)  # says first what is not installed
     if not (hasattr(model, "modules") or hasattr(model, "components")):  # a module, or a pipeline of diffusers
         raise WrongTypeError("unkernelize", "a torch.nn.Module or a pipeline of diffusers", type(model).__name__)
-    return bool(undo(model))
+    from layerzero.integrations import moves
+
+    moves.forget(model)
+    return undo(model)
+
+
+def undo(model: Any) -> bool:
+    """Restores a model, which may be kernelized again when it moves."""
+    return bool(_integration(model).unkernelize(model))

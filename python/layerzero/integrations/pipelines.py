@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from layerzero.host.import_hook import when_imported
+from layerzero.integrations import moves
 from layerzero.integrations.kernelizing import kernelize
 
 _OWN = "_layerzero_own"  # of a method that replaces another
@@ -26,7 +27,7 @@ def serve_pipelines(on: bool = True) -> None:
     """Kernelizes the models of each pipeline that is built from here on; False: of none any more. Pipelines that exist stay as they are.
 
     Nothing is imported for it: a library that the process has not imported yet is changed right after its import. A model that cannot be
-    kernelized stays as it is, with a warning.
+    kernelized stays as it is, with a warning. One that is moved or gets another dtype afterwards is kernelized again.
     """
     global _on
     _on = on
@@ -47,7 +48,8 @@ def _change(module: ModuleType, kind: str, method: str, models_of: Callable[[Any
     def build(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = own(self, *args, **kwargs)
         for model in models_of(self, kwargs):
-            kernelize_or_warn(model, "of a pipeline")
+            if hasattr(model, "named_modules") and moves.follow(model, _of_pipeline):  # no tokenizer, no scheduler
+                _of_pipeline(model)
         return result
 
     setattr(build, _OWN, own)
@@ -63,6 +65,10 @@ _CHANGES = {
         _change, kind="Pipeline", method="__init__", models_of=_model_of_transformers
     ),
 }
+
+
+def _of_pipeline(model: Any) -> None:
+    kernelize_or_warn(model, "of a pipeline")
 
 
 def kernelize_or_warn(model: Any, whose: str) -> None:

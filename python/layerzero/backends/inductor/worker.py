@@ -83,12 +83,12 @@ def compiled(call: Any) -> Callable[..., Any]:
     with away_from_captures(call.device), torch.no_grad():
         examples = [tensor_like(facts._asdict(), call.device) for facts in call.tensors.values()]
         if call.free:
-            traced, mode = _with_free_axes(call, examples)
+            traced, mode = with_symbols(examples, [call.free.get(name, frozenset()) for name in given])
             with enable_python_dispatcher(), mode:  # without it torch has no shapes of some functions for symbols
                 graph = make_fx(expression, tracing_mode="real")(*traced)
             how: Any = {"dynamic_shapes": "from_graph", "options": {"config_patches": _options()}}
             run = from_cache(call, graph, _options(), lambda: standalone_compile(graph, traced, **how))
-            fits = _guards(mode.shape_env, traced)
+            fits = guards(mode.shape_env, traced)
         else:
             graph = make_fx(expression, tracing_mode="fake")(*examples)
             how = {"dynamic_shapes": "from_example_inputs", "options": {"config_patches": _options()}}
@@ -110,7 +110,7 @@ def compiled(call: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _with_free_axes(call: Any, examples: list[Any]) -> tuple[list[Any], Any]:
+def with_symbols(examples: list[Any], free_axes: list[frozenset[int]]) -> tuple[list[Any], Any]:
     """Returns tensors without values whose free axes are symbols, and their mode."""
     from torch._dynamo.source import ConstantSource
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -118,8 +118,7 @@ def _with_free_axes(call: Any, examples: list[Any]) -> tuple[list[Any], Any]:
 
     mode = FakeTensorMode(shape_env=ShapeEnv())
     traced = []
-    for i, (name, tensor) in enumerate(zip(call.tensors, examples, strict=True)):
-        free = call.free.get(name, ())
+    for i, (tensor, free) in enumerate(zip(examples, free_axes, strict=True)):
         count = tensor.dim()
         context = StatelessSymbolicContext(  # type: ignore[var-annotated]
             dynamic_sizes=[DimDynamic.DUCK if axis in free else DimDynamic.STATIC for axis in range(count)],
@@ -131,7 +130,7 @@ def _with_free_axes(call: Any, examples: list[Any]) -> tuple[list[Any], Any]:
     return traced, mode
 
 
-def _guards(shape_env: Any, traced: list[Any]) -> Callable[[list[Any]], bool]:
+def guards(shape_env: Any, traced: list[Any]) -> Callable[[list[Any]], bool]:
     """Returns whether tensors fit what the trace and the compiler assumed: fixed sizes, strides, and relations of sizes."""
     from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 

@@ -24,8 +24,11 @@ _MARK = "_layerzero_kernelized"
 _ATTENTIONS = (Attention, MochiAttention, AttentionModuleMixin)
 _BACKEND = "_attention_backend"
 _REPORTED = {"attention": "attention", "posenc.rope": "RoPE"}
-_NONE = object()  # a processor's own attribute that was not there
 _LOCK = forks.lock()
+
+
+class _NONE:
+    """In place of a processor's own attribute that was not there; a class, which is the same one in a copied or pickled model."""
 
 
 class _Mark:
