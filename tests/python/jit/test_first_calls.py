@@ -54,6 +54,12 @@ CALLS = {  # one operation of each library: (library, kernel, a call, a call of 
     "flashinfer": ("flashinfer.batch_prefill", "attention", ATTENTION(), ATTENTION(64)),
     "liger": ("liger.rms_norm", "rms_norm", (torch.randn(3, 64), torch.ones(64)), (torch.randn(3, 96), torch.ones(96))),
     "quack": ("quack.rms_norm", "rms_norm", (torch.randn(3, 64), torch.ones(64)), (torch.randn(3, 96), torch.ones(96))),
+    "triton": (
+        "triton.rms_norm",
+        "rms_norm",
+        (torch.randn(3, 64), torch.ones(64)),
+        (torch.randn(3, 96), torch.ones(96)),
+    ),
     "deep_gemm": (
         "deep_gemm.bf16_gemm_nt",
         "linear",

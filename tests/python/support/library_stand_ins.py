@@ -259,7 +259,7 @@ def rows_of(library):
         yield from ((operation, row) for row in rows if any(name in row["adapter"] for name in named))
 
 
-def on_cpu(library):
+def on_cpu(library, kept=()):
     """The library's descriptor for this machine: the same rules without those on the device; ids begin with stand_in. Its
     adapters are modules of their own, so that taking it out again leaves the library's rows alone."""
     document = descriptor(library)
@@ -269,7 +269,7 @@ def on_cpu(library):
     for operation, row in rows_of(library):
         document["ops"].setdefault(operation, []).append(row)
     for row in (*document["templates"].values(), *(row for rows in document["ops"].values() for row in rows)):
-        for fact in ("min_sm", "max_sm", "requires", "jit"):
+        for fact in {"min_sm", "max_sm", "requires", "jit"}.difference(kept):
             row.pop(fact, None)
         if "kernel_id" in row:
             row["kernel_id"] = "stand_in." + row["kernel_id"]
