@@ -132,3 +132,23 @@ def test_a_choice_that_cannot_be_captured_runs_call_by_call(models, monkeypatch)
     monkeypatch.setattr(captured.Step, "advance_inputs", lambda self: self.lengths.tolist() and advance(self))
     same((theirs, ours, report), do_sample=True)
     assert any("cannot be captured" in reason for reason in report.replaced["decoder"]["not_captured"])
+
+
+@pytest.mark.parametrize(
+    "options", [{"top_p": 0.9, "top_k": 0}, {"top_k": 40, "top_p": 0.8}, {"min_p": 0.1, "top_k": 0}]
+)
+def test_operations_sample_where_they_are_asked_to(options, models):
+    """The same tokens for a seed, whether a graph ran or calls, and Transformers' frequencies."""
+    theirs, ours = models[0], copy.deepcopy(models[0])
+    report = lz.kernelize(ours, sampling="layerzero")
+    found = [generated(ours, do_sample=True, **options) for _ in range(4)]
+    assert all(torch.equal(tokens, found[0][0]) and torch.equal(n, found[0][1]) for tokens, n in found)
+    assert report.replaced["decoder"]["captured"] > 100
+    ids, counts = torch.full((4096, 1), 7, device="cuda"), []
+    for model in (theirs, ours):
+        torch.manual_seed(1)
+        given = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 3, "do_sample": True, "temperature": 0.2}
+        last = model.generate(ids, pad_token_id=0, **given, **options)[:, 3]
+        counts.append(torch.bincount(last, minlength=32000).double() / len(ids))
+    most = counts[0].topk(5).indices
+    assert (counts[0][most] - counts[1][most]).abs().max() < 0.05

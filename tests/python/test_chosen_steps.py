@@ -3,6 +3,7 @@
 # ruff: noqa: F811  (fixtures are imported)
 
 import copy
+import types
 
 import pytest
 
@@ -13,7 +14,7 @@ import layerzero as lz  # noqa: E402
 from captured_fakes import capturing, llama, pair, replayed  # noqa: E402, F401
 from layerzero.integrations.transformers.arguments import cache_argument, cache_of  # noqa: E402
 from layerzero.integrations.transformers.caches import rows_cache  # noqa: E402
-from layerzero.integrations.transformers.run import generating  # noqa: E402
+from layerzero.integrations.transformers.run import choosing, generating  # noqa: E402
 from transformers.generation.streamers import BaseStreamer  # noqa: E402
 
 IDS = torch.arange(3, 43).view(2, 20)
@@ -86,6 +87,13 @@ def test_sequences_that_end_are_padded_and_a_step_too_much_leaves_no_trace(sampl
     lengths = [int(cache_of(result).get_seq_length()) for result in results]
     assert lengths[0] == lengths[1] == results[1].sequences.shape[1] - 1 or sampled
     assert lengths[1] == results[1].sequences.shape[1] - 1
+
+
+def test_sampled_sequences_that_all_end_leave_the_generator_as_it_was(models):
+    for seed_of in range(3):
+        found = same(models, do_sample=True, eos_token_id=[*range(seed_of, 100, 3)], max_new_tokens=40)
+        assert found.shape[1] < 60  # the end came before the maximal length, and a step was launched ahead
+    assert entry(models[2])["chosen"] > 3
 
 
 def test_one_sequence_that_ends_and_its_cache_is_used_again(models):
@@ -254,6 +262,62 @@ def test_few_settings_of_sampling_have_graphs(models, monkeypatch):
     for temperature in (0.5, 0.6, 0.7, 0.5):
         same(models, do_sample=True, temperature=temperature, max_new_tokens=3)
     assert entry(models[2])["chosen_outside"] == {"more than 2 settings of sampling were asked for": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "operation"),
+    [
+        ({"top_k": 0}, "sample_topp"),
+        ({"top_k": 3, "temperature": 0.7}, "sample_topk"),
+        ({"top_k": 0, "top_p": 0.6, "min_new_tokens": 10}, "sample_topp"),
+        ({"top_k": 4, "top_p": 0.6}, "sample_topk_topp"),
+        ({"top_k": 0, "min_p": 0.3, "temperature": 1.2}, "sample_minp"),
+        ({"top_k": 3, "min_p": 0.3}, None),
+        ({"top_k": 1}, "sample_topk"),
+    ],
+    ids=str,
+)
+def test_operations_sample_where_they_are_asked_to(options, operation, models, monkeypatch):
+    theirs, _, _ = models
+    ours = copy.deepcopy(theirs)
+    report = lz.kernelize(ours, quiet=True, sampling="layerzero")
+    calls = []
+    own = choosing._layerzero.ops
+    recorded = {name: lambda *a, _n=name, **k: calls.append((_n, k)) or own[_n](*a, **k) for name in own}
+    monkeypatch.setattr(choosing, "_layerzero", types.SimpleNamespace(ops=recorded))
+    for _ in range(2):
+        found = []
+        for model in (ours, ours, theirs):
+            torch.manual_seed(9)
+            found.append(model.generate(IDS, **PLAIN | {"do_sample": True} | options))
+        assert torch.equal(found[0], found[1])
+        assert torch.equal(found[0], found[2]) or (operation and options["top_k"] != 1)
+    assert {name for name, _ in calls} == ({operation} if operation else set()) and entry(report)["chosen"] > 20
+    filters = {"temperature", "top_k" if options["top_k"] else "", "top_p", "min_p"} & options.keys()
+    assert not calls or len(calls[0][1]) == max(1, len(filters))
+    with pytest.raises(lz.InvalidRequestError, match="unkernelize"):
+        lz.kernelize(models[1], sampling="layerzero")
+    lz.kernelize(ours)  # changes nothing
+
+
+def test_operations_draw_the_distribution(models):
+    """Frequencies of the second token of 4,000 sequences, which the captured step draws."""
+    theirs, ours = models[0], copy.deepcopy(models[0])
+    lz.kernelize(ours, quiet=True, sampling="layerzero")
+    counts = []
+    for model in (theirs, ours):
+        torch.manual_seed(1)
+        options = {"max_new_tokens": 2, "do_sample": True, "top_k": 6, "top_p": 0.9, "temperature": 0.8}
+        ids = torch.full((4000, 1), 7)
+        found = model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **options)
+        counts.append(torch.bincount(found[:, 2], minlength=100).double() / 4000)
+    assert (counts[0] - counts[1]).abs().sum() < 0.12, (counts[0] - counts[1]).abs().sum()
+    assert torch.equal(counts[0] > 0.01, counts[1] > 0.01) or (counts[0] - counts[1]).abs().max() < 0.02
+
+
+def test_a_sampling_that_is_unknown():
+    with pytest.raises(lz.InvalidRequestError, match="layerzero"):
+        lz.kernelize(torch.nn.Linear(2, 2), sampling="mine")
 
 
 def test_a_cpu_keeps_its_loop_and_says_nothing():

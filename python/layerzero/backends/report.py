@@ -225,12 +225,11 @@ def _library(name: str, kernels: list[dict[str, Any]]) -> dict[str, Any]:
     own = [k for k in kernels if k["source"] == name]
     why = "" if own[0]["installed"] else own[0]["detail"]
     named = [entry for entry in os.environ.get(VARIABLE, "").split(",") if entry and not entry.startswith(f"{name}=")]
+    export: str | None = None
     if path is not None:
         export = f"export {VARIABLE}={shlex.quote(','.join([*named, f'{name}={path}']))}"
-    else:  # a name for another file would be taken first
-        export = (
-            f"export {VARIABLE}={shlex.quote(','.join(named))}" if f"{name}=" in os.environ.get(VARIABLE, "") else None
-        )
+    elif f"{name}=" in os.environ.get(VARIABLE, ""):  # a name for another file would be taken first
+        export = f"export {VARIABLE}={shlex.quote(','.join(named))}"
     fix = "; ".join(command for command in (install, export) if command)
     return {
         "name": name,

@@ -30,7 +30,7 @@ def kernelize(model: Any, weights: str | None = None, **options: Any) -> "Kernel
     """Replaces the parts of a model that LayerZero computes, and returns a report. A second call changes nothing more.
 
     A model of Transformers or any torch.nn.Module: `layerzero.integrations.transformers.kernelize`, with its options (weights, activations,
-    accuracy_ids, max_perplexity_ratio, release_originals, quiet). A model or a pipeline of diffusers:
+    accuracy_ids, max_perplexity_ratio, release_originals, quiet, sampling). A model or a pipeline of diffusers:
     `layerzero.integrations.diffusers.kernelize` (quiet, graphs), its text encoders as Transformers' models. Raises WrongTypeError for anything else.
     """
     return _integration(model).kernelize(model, weights, **options)

@@ -55,9 +55,9 @@ def attention(
 def expression(kind: Kind) -> Any:
     """Returns a function of the tensors that `attention` passes."""
 
-    def run(query, key, value, scale, *rest):
+    def run(query, key, value, scale, *others):
         q, k, v = heads_first(kind.layout, query, key, value)
-        rest = list(rest)
+        rest = list(others)
         offset = rest.pop(0) if kind.causal or kind.alibi else None
         window = rest.pop(0) if kind.window else None
         cap = rest.pop(0) if kind.softcap else None
@@ -88,19 +88,15 @@ def _attend(kind, q, k, v, scale, offset, window, cap, slopes):
         return (distance >= 0) & (distance < buffers[1]) if kind.window else distance >= 0
 
     score_buffers = tuple(t for t in (scale, cap, slopes, offset if kind.alibi else None) if t is not None)
+    mask_buffers: tuple[Any, ...] = ()
     if kind.causal:
         lists, block, seen = _blocks(q, k, offset, window), BLOCK, visible
         mask_buffers = (offset,) if window is None else (offset, window)
     else:  # one block
         lists = (q.new_ones(1, 1, 1, dtype=torch.int32), q.new_zeros(1, 1, 1, 1, dtype=torch.int32), None, None)
-        block, seen, mask_buffers = flex._LARGE_SPARSE_BLOCK_SIZE, _every, ()
-    mask = flex.BlockMask(
-        seq_lengths=(s_q, s_kv),
-        **dict(zip(_LISTS, lists, strict=True)),
-        **dict.fromkeys(_BACKWARD),
-        BLOCK_SIZE=(block, block),
-        mask_mod=seen,
-    )
+        block, seen = flex._LARGE_SPARSE_BLOCK_SIZE, _every
+    fields: dict[str, Any] = dict(zip(_LISTS, lists, strict=True)) | dict.fromkeys(_BACKWARD)
+    mask = flex.BlockMask(seq_lengths=(s_q, s_kv), **fields, BLOCK_SIZE=(block, block), mask_mod=seen)
     needs_lse = kind.lse or kind.sinks
     options = flex._apply_kernel_options(q, k, v, needs_lse, {})
     found = torch.ops.higher_order.flex_attention(

@@ -216,6 +216,7 @@ def kernelize(
     max_perplexity_ratio: float = _MAX_PERPLEXITY_RATIO,
     release_originals: bool = False,
     quiet: bool = False,
+    sampling: str | None = None,
 ) -> KernelizeReport:
     """Replaces the parts of a model that LayerZero computes, and returns a report. A second call changes nothing more.
 
@@ -227,6 +228,8 @@ def kernelize(
     InvalidRequestError raised. The perplexity is that of accuracy_ids (1, n), or of text that the model would write; for a
     model without logits it is 1 + the relative error of its output. Layers that this trial does not reach keep their weights.
     quiet: no line of progress. Without it, a terminal shows one on standard error after two seconds.
+    sampling: who samples inside of captured steps. None, Transformers' processors, and a seed has Transformers' tokens; "layerzero",
+    the operations lz.sample_*, which need no sort: the distribution is the same but for ties of top-k, the tokens of a seed are not.
     release_originals: frees the memory of all parameters that blocks replace. Gradients, state_dict, moving the model and
     unkernelize then raise ReleasedWeightError; to get the parameters back, load the model again.
 
@@ -238,6 +241,8 @@ def kernelize(
     if not isinstance(model, nn.Module):
         raise WrongTypeError("kernelize", "a torch.nn.Module", type(model).__name__)
     check_weights(weights, activations)
+    if sampling not in (None, "layerzero"):
+        raise InvalidRequestError("sampling", 'None or "layerzero"', repr(sampling), "leave it out")
     asked = (weights, activations, release_originals)
     if weights is None:
         _refuse_without_weights(activations, accuracy_ids, max_perplexity_ratio, release_originals)
@@ -250,6 +255,11 @@ def kernelize(
                 _use_blocks(model, weights, activations, accuracy_ids, max_perplexity_ratio, release_originals)
                 model.__dict__[_MARK].report.start_counting()
             model.__dict__[_MARK].asked = asked
+            model.__dict__[generating.SAMPLING] = sampling
+        elif sampling is not None and model.__dict__.get(generating.SAMPLING) != sampling:
+            raise InvalidRequestError(
+                "sampling", "as the model is kernelized with, None", sampling, "unkernelize it first"
+            )
         elif weights is not None and model.__dict__[_MARK].asked != asked:
             wanted = f"(weights, activations, release_originals) as the model is kernelized with, {model.__dict__[_MARK].asked}"
             raise InvalidRequestError("weights", wanted, str(asked), "unkernelize it first")

@@ -1,7 +1,8 @@
 """How one call of `generate` chooses the next token from logits, inside of a captured step.
 
 Transformers' own logits processors run there, and random numbers are drawn as `torch.multinomial` draws them: a seed has the
-same tokens as outside, since a graph reads the generator's state at each replay and advances it.
+same tokens as outside, since a graph reads the generator's state at each replay and advances it. Where `kernelize` was given
+sampling="layerzero", one operation takes the place of processors and draw.
 """
 
 import contextlib
@@ -12,6 +13,8 @@ import torch
 from torch.nn import functional
 from transformers.generation import logits_process as process
 
+from layerzero import _layerzero
+
 # Functions of the scores and of the numbers that the processor has alone.
 _OF_SCORES = (
     process.TemperatureLogitsWarper,
@@ -21,6 +24,13 @@ _OF_SCORES = (
 )
 # These hide the end up to a length, and do nothing from there on.
 _UNTIL = (process.MinLengthLogitsProcessor, process.MinNewTokensLengthLogitsProcessor)
+_OPERATIONS: dict[tuple[str, ...], tuple[str, dict[str, Any]]] = {
+    (): ("sample_topp", {"p": 1.0}),
+    ("k",): ("sample_topk", {}),
+    ("p",): ("sample_topp", {}),
+    ("k", "p"): ("sample_topk_topp", {}),
+    ("min_p",): ("sample_minp", {}),
+}
 NO_DISTRIBUTION = "probability tensor contains either `inf`, `nan` or element < 0"  # as torch.multinomial says it
 
 
@@ -42,15 +52,30 @@ def _until(processor: Any) -> int:
     return until
 
 
-class Choice:
-    """pad: the token of finished sequences, None where no sequence ends alone. head: see head.Head."""
+def _operation(filters: list[Any]) -> tuple[Any, dict[str, Any]] | None:
+    """The operation, and its settings, that samples as processors of scores alone say; None where there is none."""
+    order = [_OF_SCORES.index(type(own)) for own in filters]
+    of_all = -float("inf"), 1
+    if order != sorted(set(order)):  # another order, or one twice
+        return None
+    if any((own.filter_value, own.min_tokens_to_keep) != of_all for own in filters if hasattr(own, "filter_value")):
+        return None
+    names = {"temperature": "temperature", "top_k": "k", "top_p": "p", "min_p": "min_p"}
+    given = {names[name]: value for own in filters for name, value in vars(own).items() if name in names}
+    found = _OPERATIONS.get(tuple(name for name in given if name != "temperature"))
+    return None if found is None else (_layerzero.ops[found[0]], found[1] | given)
 
-    def __init__(self, head: Any, processors: Any, samples: bool, pad: int | None) -> None:
+
+class Choice:
+    """own: whether LayerZero's operations sample. pad: the token of finished sequences, None where no sequence ends alone. head: see head.Head."""
+
+    def __init__(self, head: Any, processors: Any, samples: bool, pad: int | None, own: bool = False) -> None:
         self.head, self.processors, self.samples, self.pad = head, processors, samples, pad
+        self.operation = _operation([p for p in processors if type(p) in _OF_SCORES]) if samples and own else None
         self.kinds: list[Any] = []  # of each processor, what its results depend on besides the scores
-        for own in processors:
-            numbers = own.eos_token_id.tolist() if type(own) in _UNTIL else sorted(vars(own).items())
-            self.kinds.append((type(own), tuple(numbers)))
+        for each in processors:
+            numbers = each.eos_token_id.tolist() if type(each) in _UNTIL else sorted(vars(each).items())
+            self.kinds.append((type(each), tuple(numbers)))
         self.active: list[Any] = []
         self.ids: Any = None  # of which processors read the length alone
         self.key: Any = None
@@ -60,9 +85,11 @@ class Choice:
         """Makes ready for a step whose sequences have `length` ids so far, and writes `key`: equal keys, equal graphs."""
         found = [type(own) in _OF_SCORES or length < _until(own) for own in self.processors]
         self.active = [own for own, active in zip(self.processors, found, strict=True) if active]
+        if self.operation is not None:
+            self.active = [own for own in self.active if type(own) in _UNTIL]
         self.ids = torch.empty(batch, length, dtype=torch.int64, device="meta")
         kinds = [kind for kind, active in zip(self.kinds, found, strict=True) if active]
-        self.key = self.head.number, tuple(kinds), self.samples, self.pad
+        self.key = self.head.number, tuple(kinds), self.samples, self.pad, self.operation is not None
 
     def __call__(self, step: Any, hidden: torch.Tensor) -> torch.Tensor:
         """The tokens (b,), which become the next step's inputs too; -1 for a row without a distribution."""
@@ -70,16 +97,24 @@ class Choice:
         scores = self.head(step.inputs.rows, hidden).to(copy=True, dtype=torch.float32)
         for processor in self.active:
             scores = processor(self.ids, scores)
-        if self.samples:
-            probs = functional.softmax(scores, dim=-1)
-            # torch.multinomial, which waits for the device to check `probs`.
-            tokens = torch.argmax(probs / torch.empty_like(probs).exponential_(), dim=-1)
-        else:
-            tokens = torch.argmax(scores, dim=-1)
+        tokens, failed = self._chosen(scores)
         if self.pad is not None:
             tokens.masked_fill_(step.inputs.unfinished.logical_not(), self.pad)
         step.inputs.rows.copy_(tokens[:, None])
-        return tokens.masked_fill_(probs.amax(-1).isnan(), -1) if self.samples else tokens
+        return tokens if failed is None else tokens.masked_fill(failed, -1)
+
+    def _chosen(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Tokens (b,), and which rows have no distribution and so any token."""
+        if not self.samples:
+            return torch.argmax(scores, dim=-1), None
+        if self.operation is not None:
+            sample, settings = self.operation
+            tokens = sample(scores, **settings).long()
+            return tokens.clamp(min=0), tokens < 0
+        probs = functional.softmax(scores, dim=-1)
+        # torch.multinomial, which waits for the device to check `probs`.
+        tokens = torch.argmax(probs / torch.empty_like(probs).exponential_(), dim=-1)
+        return tokens, probs.amax(-1).isnan()
 
     def generator_state(self, device: torch.device) -> Any:
         return _generator(device).get_state() if self.samples else None

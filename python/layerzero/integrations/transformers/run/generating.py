@@ -46,6 +46,7 @@ _METHODS = (
 _PARAMETERS = "self input_ids logits_processor stopping_criteria generation_config synced_gpus streamer model_kwargs"
 _OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 _READ = {MASK, POSITIONS, CACHE, USE_CACHE, "logits_to_keep"}
+SAMPLING = "_layerzero_sampling"  # in a model's __dict__: what `kernelize` was given
 _MOST_KINDS = 8  # of sampling, each of which has graphs of its own
 
 
@@ -144,7 +145,8 @@ class _Loop:
             return reason
         ends = any(hasattr(criterion, "eos_token_id") for criterion in self.criteria)
         self.pad = int(self.config._pad_token_tensor) if ends else None
-        choice = Choice(head, self.processors, bool(self.config.do_sample), self.pad)
+        own = self.model.__dict__.get(SAMPLING) == "layerzero"
+        choice = Choice(head, self.processors, bool(self.config.do_sample), self.pad, own)
         kinds = self.plan.guard[2].setdefault("kinds of sampling", set())
         if choice.samples and len(kinds | {tuple(choice.kinds)}) > _MOST_KINDS:
             return f"more than {_MOST_KINDS} settings of sampling were asked for"
