@@ -111,10 +111,10 @@ struct MapWalk {
 
 // What a block of a tile kernel works on: rows from row0 on of sequence b and KV head kv, and the keys of its split.
 struct BlockOfTiles {
-  int kv = 0, split = 0, b = 0;
+  int kv, split, b;
   CudaSequence seq;
   CudaQueries queries;
-  int64_t row0 = 0;
+  int64_t row0;
   CudaRange keys;
 };
 // The block'th of the call's, in an order in which earlier ones have more keys: with causality the last rows of a
