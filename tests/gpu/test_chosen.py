@@ -1,6 +1,10 @@
 """Tokens of `generate` that captured steps choose themselves: the model's own tokens, also of a seed, and no waiting in between."""
 
 import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,19 +14,24 @@ transformers = pytest.importorskip("transformers")
 import layerzero as lz  # noqa: E402
 from layerzero.integrations.transformers.arguments import cache_of  # noqa: E402
 from layerzero.integrations.transformers.kernelize import is_kernelized  # noqa: E402
-from layerzero.integrations.transformers.run import captured, generating  # noqa: E402
+from layerzero.integrations.transformers.run import captured, generating, loop_inputs  # noqa: E402
+from transformers.generation.streamers import BaseStreamer  # noqa: E402
 
 CACHES = [None, "static"]
 
 
-@pytest.fixture(scope="module")
-def models():
+def loaded():
     torch.manual_seed(0)
     sizes = {"hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8, "num_key_value_heads": 2}
     config = transformers.LlamaConfig(vocab_size=32000, num_hidden_layers=2, max_position_embeddings=2048, **sizes)
     theirs = transformers.LlamaForCausalLM(config).to("cuda", torch.float32).eval()
     ours = copy.deepcopy(theirs)
     return theirs, ours, lz.kernelize(ours)
+
+
+@pytest.fixture(scope="module")
+def models():
+    return loaded()
 
 
 def generated(model, batch=2, padded=False, **options):
@@ -92,7 +101,7 @@ def test_a_step_too_much_leaves_no_trace(sampled, cache, models):
 
 def test_a_step_waits_for_nothing_and_is_launched_before_the_host_reads_the_last_one(models, monkeypatch):
     order = []
-    step, wait = generating._Loop._step, generating._Landed.wait
+    step, wait = generating._Loop._step, loop_inputs.Landed.wait
 
     def unread(self, last):
         torch.cuda.set_sync_debug_mode("error")
@@ -108,21 +117,54 @@ def test_a_step_waits_for_nothing_and_is_launched_before_the_host_reads_the_last
             generated(models[1], **options)
         with monkeypatch.context() as patched:
             patched.setattr(generating._Loop, "_step", unread)
-            patched.setattr(generating._Landed, "wait", lambda self: order.append("wait") or wait(self))
+            patched.setattr(loop_inputs.Landed, "wait", lambda self: order.append("wait") or wait(self))
             generated(models[1], **options)
             generated(models[1], **options)
     assert order[:4] == ["step", "wait", "step", "wait"] and order.count("step") == 4 * 39
 
 
-def test_logits_without_numbers(models):
-    broken = copy.deepcopy(models[0])
-    lz.kernelize(broken)
-    with torch.no_grad():
-        broken.lm_head.weight[3] = float("nan")
-    for _ in range(3):
+class Breaks(BaseStreamer):
+    """Leaves the head's weight without numbers once it has got some values."""
+
+    def __init__(self, model, after):
+        self.weight, self.after, self.count = model.lm_head.weight, after, 0
+
+    def put(self, value):
+        self.count += 1
+        if self.count == self.after:
+            with torch.no_grad():
+                self.weight[3] = float("nan")
+
+    def end(self):
+        pass
+
+
+def without_numbers():
+    """In a process of its own. The first token has no distribution, or one that a graph chooses."""
+    _, ours, report = loaded()
+    right = ours.lm_head.weight.detach().clone()
+    expected, number = generated(ours, do_sample=True)
+    for after in (0, 2, 9, 9, 0):
+        streamer = Breaks(ours, after)
+        with torch.no_grad():
+            ours.lm_head.weight[3] = right[3] if after else float("nan")
         with pytest.raises(RuntimeError, match="probability tensor contains"):
-            generated(broken, do_sample=True)
-    torch.cuda.synchronize()  # the device has met no assertion
+            generated(ours, do_sample=True, streamer=streamer)
+        torch.cuda.synchronize()  # the device has met no assertion
+    with torch.no_grad():
+        ours.lm_head.weight[3] = right[3]
+    tokens, again = generated(ours, do_sample=True)
+    assert torch.equal(tokens, expected) and torch.equal(again, number)
+    assert report.replaced["decoder"]["captured"] > 40 and "chosen_outside" not in report.replaced["decoder"]
+    print("raised")
+
+
+def test_logits_without_numbers():
+    paths = os.pathsep.join([str(Path(lz.__file__).parent.parent), str(Path(__file__).parent)])
+    code = "import test_chosen; test_chosen.without_numbers()"
+    env = os.environ | {"PYTHONPATH": paths}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=240)
+    assert done.stdout.strip().endswith("raised"), done.stdout + done.stderr
 
 
 def test_a_choice_that_cannot_be_captured_runs_call_by_call(models, monkeypatch):

@@ -14,7 +14,7 @@ import layerzero as lz  # noqa: E402
 from captured_fakes import capturing, llama, pair, replayed  # noqa: E402, F401
 from layerzero.integrations.transformers.arguments import cache_argument, cache_of  # noqa: E402
 from layerzero.integrations.transformers.caches import rows_cache  # noqa: E402
-from layerzero.integrations.transformers.run import choosing, generating  # noqa: E402
+from layerzero.integrations.transformers.run import choosing, decoder, generating, loop_inputs  # noqa: E402
 from transformers.generation.streamers import BaseStreamer  # noqa: E402
 
 IDS = torch.arange(3, 43).view(2, 20)
@@ -159,9 +159,9 @@ def test_a_streamer_that_raises_leaves_the_cache_without_the_step_ahead(models):
 
 
 def test_a_step_is_launched_before_the_host_waits_for_the_last_one(models, monkeypatch):
-    order, step, wait = [], generating._Loop._step, generating._Landed.wait
+    order, step, wait = [], generating._Loop._step, loop_inputs.Landed.wait
     monkeypatch.setattr(generating._Loop, "_step", lambda self, last: order.append("step") or step(self, last))
-    monkeypatch.setattr(generating._Landed, "wait", lambda self: order.append("wait") or wait(self))
+    monkeypatch.setattr(loop_inputs.Landed, "wait", lambda self: order.append("wait") or wait(self))
     same(models, min_new_tokens=10)
     assert order == ["step", "wait"] * 9 + ["wait"]  # none after the last token
 
@@ -249,12 +249,100 @@ def test_weights_that_change_within_a_call(models):
     assert torch.equal(again, found[1])  # from there on with the weight that was set
 
 
-def test_rows_without_a_distribution(models):
+HOST_READS = ("__bool__", "__int__", "__float__", "__index__", "item", "tolist", "nonzero", "numpy")
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("mask", ["none", "ones", "padded", "positions"])
+def test_a_step_reads_no_number_that_a_device_would_have(mask, sampled, models, monkeypatch):
+    """From the first step on: what is known of the prompt is read before its forward."""
+    given = torch.ones_like(IDS)
+    given[0, : 7 if mask == "padded" else 0] = 0
+    options = {"do_sample": sampled, "attention_mask": None if mask == "none" else given, "min_new_tokens": 10}
+    if mask == "positions":
+        options["position_ids"] = torch.arange(20).expand(2, 20) + torch.tensor([[0], [4]])
+    expected = same(models, **options)
+    same(models, **options)  # nothing is left to capture
+    step, steps = generating._Loop._step, []
+
+    def unread(self, last):
+        def forbid(name):
+            def read(*_, **__):
+                raise AssertionError(f"a step called Tensor.{name}")
+
+            return read
+
+        steps.append(1)
+        with monkeypatch.context() as patched:
+            for name in HOST_READS:
+                patched.setattr(torch.Tensor, name, forbid(name))
+            return step(self, last)
+
+    run = generating._Loop.run
+
+    def keeps_mask(self):
+        if mask == "ones":  # which `generate` drops in some versions of Transformers
+            self.kwargs["attention_mask"] = torch.ones_like(IDS)
+        return run(self)
+
+    monkeypatch.setattr(generating._Loop, "_step", unread)
+    monkeypatch.setattr(generating._Loop, "run", keeps_mask)
+    torch.manual_seed(5)
+    assert torch.equal(models[1].generate(IDS, **PLAIN | options), expected)
+    assert len(steps) == 9 and entry(models[2])["chosen"] == 27
+
+
+class Breaks(Streamer):
+    """Leaves the head's weight without numbers once it has got `stop_at` values."""
+
+    def put(self, value):
+        super().put(value)
+        if len(self.values) == self.broken_at:
+            with torch.no_grad():
+                self.model.lm_head.weight[3] = float("nan")
+
+
+class Seen(transformers.StoppingCriteria):
+    def __init__(self):
+        self.least = []
+
+    def __call__(self, ids, scores, **_):
+        self.least.append(int(ids.min()))
+        return torch.zeros(len(ids), dtype=torch.bool)
+
+
+@pytest.mark.parametrize("broken_at", [0, 2, 5])
+def test_rows_without_a_distribution(broken_at, models, monkeypatch):
+    """No draw is left to torch.multinomial, whose assertion on a CUDA device no process survives, and no id is out of range."""
+    embedded, embed = [], decoder.DecoderPlan.embed
+
+    def watched(self, ids, *args):
+        embedded.append(int(ids.min()))
+        return embed(self, ids, *args)
+
     for model in models[:2]:
-        with torch.no_grad():
-            model.lm_head.weight[3] = float("nan")
+        streamer, seen = Breaks(), Seen()
+        streamer.model, streamer.broken_at = model, broken_at
+        if not broken_at:
+            with torch.no_grad():
+                model.lm_head.weight[3] = float("nan")
+        if model is models[1]:
+            monkeypatch.setattr(torch, "multinomial", None)
+            monkeypatch.setattr(decoder.DecoderPlan, "embed", watched)
+        criteria = transformers.StoppingCriteriaList([seen])
         with pytest.raises(RuntimeError, match="probability tensor contains"):
-            model.generate(IDS, **PLAIN | {"do_sample": True})
+            model.generate(IDS, **PLAIN | {"do_sample": True}, streamer=streamer, stopping_criteria=criteria)
+        late = len(streamer.values) - max(1, broken_at)
+        assert late in (0, 1)  # one step may be launched before the host hears of the weight
+    assert min(seen.least) >= 0 and min(embedded) >= 0 and "chosen_outside" not in entry(models[2])
+
+
+def test_the_first_token_is_drawn_as_the_others_are(models, monkeypatch):
+    expected, number = both((models[0], models[0]), do_sample=True, top_p=0.9)[0]
+    monkeypatch.setattr(torch, "multinomial", None)
+    torch.manual_seed(5)
+    assert torch.equal(models[1].generate(IDS, **PLAIN | {"do_sample": True, "top_p": 0.9}), expected)
+    assert torch.equal(torch.rand(3), number)
 
 
 def test_few_settings_of_sampling_have_graphs(models, monkeypatch):

@@ -67,7 +67,8 @@ def _operation(filters: list[Any]) -> tuple[Any, dict[str, Any]] | None:
 
 
 class Choice:
-    """own: whether LayerZero's operations sample. pad: the token of finished sequences, None where no sequence ends alone. head: see head.Head."""
+    """own: whether LayerZero's operations sample. pad: the token of finished sequences, None where no sequence ends alone.
+    head: see head.Head."""
 
     def __init__(self, head: Any, processors: Any, samples: bool, pad: int | None, own: bool = False) -> None:
         self.head, self.processors, self.samples, self.pad = head, processors, samples, pad
@@ -111,10 +112,7 @@ class Choice:
             sample, settings = self.operation
             tokens = sample(scores, **settings).long()
             return tokens.clamp(min=0), tokens < 0
-        probs = functional.softmax(scores, dim=-1)
-        # torch.multinomial, which waits for the device to check `probs`.
-        tokens = torch.argmax(probs / torch.empty_like(probs).exponential_(), dim=-1)
-        return tokens, probs.amax(-1).isnan()
+        return draw(scores)
 
     def generator_state(self, device: torch.device) -> Any:
         return _generator(device).get_state() if self.samples else None
@@ -133,6 +131,25 @@ class Choice:
         for own, before in zip(step.inputs, held, strict=True):
             if own is not None:
                 own.copy_(before)
+
+
+def choose(scores: torch.Tensor, samples: bool, pad: int | None, unfinished: torch.Tensor) -> torch.Tensor:
+    """Tokens (b,) outside of a step, from scores after the processors; -1 for a row without a distribution. pad: see
+    Choice."""
+    tokens, failed = draw(scores) if samples else (torch.argmax(scores, dim=-1), None)
+    if pad is not None:
+        tokens = tokens.masked_fill(unfinished.logical_not(), pad)
+    return tokens if failed is None else tokens.masked_fill(failed, -1)
+
+
+def draw(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `torch.multinomial` draws from softmax(scores), with the same numbers from the generator: tokens (b,), and which
+    rows have no distribution and so any token. torch checks that on the device, by an assertion after which the process
+    can no longer use a CUDA device.
+    """
+    probs = functional.softmax(scores, dim=-1)
+    tokens = torch.argmax(probs / torch.empty_like(probs).exponential_(), dim=-1)
+    return tokens, probs.amax(-1).isnan()
 
 
 def _generator(device: torch.device) -> torch.Generator:

@@ -270,8 +270,12 @@ def mask_of_step(mask, past, length, capacity):
     if mask.dim() == 2:
         if bool(mask.all()):
             return None
-        mask = _visible(mask, past, length)
     elif length == 1 and bool(mask[..., : past + 1].all()):
         return None
-    seen = mask[..., : past + length]
+    return seen_by_step(mask, past, length, capacity)
+
+
+def seen_by_step(mask, past, length, capacity):
+    """(b, 1, length, capacity) bool: what each row sees, also where a causal step would see as much."""
+    seen = _visible(mask, past, length) if mask.dim() == 2 else mask[..., : past + length]
     return nn.functional.pad(seen, (0, capacity - past - length))

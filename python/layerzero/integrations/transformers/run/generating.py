@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import GenerationMixin
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
@@ -36,6 +35,7 @@ from layerzero.integrations.transformers.counts import (
 from layerzero.integrations.transformers.run import captured, choosing, decoder
 from layerzero.integrations.transformers.run.choosing import Choice
 from layerzero.integrations.transformers.run.head import Head
+from layerzero.integrations.transformers.run.loop_inputs import Landed, LoopInputs
 
 _METHODS = (
     "prepare_inputs_for_generation",
@@ -96,13 +96,13 @@ class _Loop:
         self.plan, self.model, self.base = plan, model, model.base_model
         self.ids, self.processors, self.criteria = input_ids, logits_processor, stopping_criteria
         self.config, self.synced, self.streamer, self.kwargs = generation_config, synced_gpus, streamer, model_kwargs
-        roles = signature_of(type(self.base).forward)
-        self.given = {roles.role_of(name): value for name, value in model_kwargs.items() if value is not None}
+        self.roles = signature_of(type(self.base).forward)
+        self.given = {self.roles.role_of(name): value for name, value in model_kwargs.items() if value is not None}
         self.cache: Any = self.given.get(CACHE)
         self.batch = len(input_ids)
         self.past = 0  # positions that the cache holds
         self.missed = 0  # steps of which `kwargs` knows nothing
-        self.inputs: Any = None  # of the next captured step
+        self.inputs: Any = None  # a LoopInputs
         self.choice: Any = None  # None: steps run by the model's own call
         self.pad: int | None = None  # the token of finished sequences; None where no sequence ends alone
         self.unfinished: Any = None  # (b,) bool
@@ -156,18 +156,20 @@ class _Loop:
 
     def run(self) -> Any:
         self.unfinished = torch.ones(self.batch, dtype=torch.bool, device=self.ids.device)
+        self.inputs = LoopInputs(*self._mask_and_positions())
         tokens = self._own_tokens(self.model._prefill(self.ids, self.config, self.kwargs, is_first_iteration=True))
         self.past = decoder.length_of(self.cache)
         decode: Any = self.model._optimize_model_for_decode()
         with decode:
             while True:
-                self.ids = torch.cat([self.ids, tokens[:, None]], dim=-1)
+                known = tokens.clamp(min=0) if self.config.do_sample else tokens  # ids alone, also of rows that failed
+                self.ids = torch.cat([self.ids, known[:, None]], dim=-1)
                 self.unfinished.logical_and_(self.criteria(self.ids, None).logical_not())
-                landed = _Landed(torch.cat([self.unfinished.long(), tokens]))
+                landed = Landed(torch.cat([self.unfinished.long(), tokens]))
                 most = self.criteria.max_length
                 with self._undone() as ahead:
                     if self.choice is not None and (most is None or self.ids.shape[1] < most):
-                        ahead += self._step(tokens)
+                        ahead += self._step(known)
                     unfinished, found = landed.wait().split(self.batch)
                     if self.config.do_sample and bool((found < 0).any()):
                         raise RuntimeError(choosing.NO_DISTRIBUTION)
@@ -200,15 +202,10 @@ class _Loop:
         return self._own_tokens(self.model(**inputs, return_dict=True))
 
     def _own_tokens(self, outputs: Any) -> torch.Tensor:
-        """What Transformers' loop chooses after a call of the model."""
+        """What Transformers' loop chooses after a call of the model; -1 for a row without a distribution."""
         self.kwargs = self.model._update_model_kwargs_for_generation(outputs, self.kwargs)
         scores = outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=self.ids.device)
-        scores = self.processors(self.ids, scores)
-        if self.config.do_sample:
-            tokens = torch.multinomial(nn.functional.softmax(scores, dim=-1), num_samples=1).squeeze(1)
-        else:
-            tokens = torch.argmax(scores, dim=-1)
-        return tokens if self.pad is None else tokens.masked_fill(self.unfinished.logical_not(), self.pad)
+        return choosing.choose(self.processors(self.ids, scores), self.config.do_sample, self.pad, self.unfinished)
 
     def _step(self, last: torch.Tensor) -> list[torch.Tensor]:
         """The tokens (b,) of a captured step; none if it cannot be one: the further ones of this call are not either. last: those
@@ -222,39 +219,27 @@ class _Loop:
             rows = captured.rows_of(self.cache, like, plan.cache_sizes, self.past, 1)
         if rows is None:
             count_chosen_outside(self.base, reason or "its cache has no room for a captured step")
-            self.choice = self.inputs = None
+            self.choice = None
             return []
         choice.at(self.ids.shape[1], self.batch)
-        inputs = self._inputs(last, rows[0].shape[1])
+        at = rows[0].shape[1], self.past
+        inputs = self.inputs.next(*at) or self.inputs.first(last, self.unfinished, *self._mask_and_positions(), *at)
         tokens, reason = steps.run(inputs, self.cache, rows, self.past, choice)
         if steps.measured:
             note_products(self.base, steps.measured)
         if type(self.cache) is not captured.StaticCache:
             rows_cache.appended(self.cache, 1)
         self.past, self.missed = self.past + 1, self.missed + 1
-        self.inputs, self.unfinished = choice.inputs, choice.inputs.unfinished
+        self.inputs.inputs, self.unfinished = choice.inputs, choice.inputs.unfinished
         if reason is not None:
             count_captured(self.base, reason)
         count_program(self.base)
         count_chosen(self.base)
         return [tokens]
 
-    def _inputs(self, last: torch.Tensor, capacity: int) -> captured.Inputs:
-        """For a memory of `capacity` positions. Those after the first have been written by the step before."""
-        if self.inputs is None:
-            roles = signature_of(type(self.base).forward)
-            given = {roles.role_of(name): value for name, value in self.kwargs.items()}
-            mask, positions = given.get(MASK), given.get(POSITIONS)
-            mask = None if mask is None else decoder.mask_of_step(mask, self.past, 1, capacity)
-            positions = None if positions is None else positions[:, -1:]
-            if mask is None and positions is not None and decoder.follow(positions, self.past):
-                positions = None
-            return captured.Inputs(last[:, None], positions, mask, self.unfinished)
-        mask = self.inputs.mask
-        if mask is not None and mask.shape[-1] < capacity:
-            mask = nn.functional.pad(mask, (0, capacity - mask.shape[-1]))
-            mask[..., self.past] = True  # for which the memory so far had no column
-        return self.inputs._replace(mask=mask)
+    def _mask_and_positions(self) -> tuple[Any, Any]:
+        given = {self.roles.role_of(name): value for name, value in self.kwargs.items()}
+        return given.get(MASK), given.get(POSITIONS)
 
     def _result(self) -> Any:
         if self.streamer is not None:
@@ -263,19 +248,3 @@ class _Loop:
             return self.ids
         kind: Any = GenerateDecoderOnlyOutput
         return kind(sequences=self.ids, **{cache_field(kind) or CACHE: self.cache})
-
-
-class _Landed:
-    """Numbers that are on their way to the host."""
-
-    def __init__(self, numbers: torch.Tensor) -> None:
-        self.numbers = numbers.to("cpu", non_blocking=True)
-        self.event: Any = None
-        if numbers.is_cuda:
-            self.event = torch.cuda.Event()
-            self.event.record(torch.cuda.current_stream(numbers.device))
-
-    def wait(self) -> torch.Tensor:
-        if self.event is not None:
-            self.event.synchronize()
-        return self.numbers
