@@ -25,25 +25,22 @@ __device__ void ToLogits(float (&z)[kKeys / 8][4], const CudaProblem& p, const C
   if constexpr (kChanges == Changes::kScale) each([&](const CudaRow&, float x, int) { return x * unit; });
   if constexpr (kChanges == Changes::kCapAndSlopes || kChanges == Changes::kAny) {
     const int t = int(threadIdx.x) % 4 * 2;
-    // Distances grow evenly from key to key where none is after its row.
+    // Distances fall evenly from key to key where none is after its row.
     const bool are_even = p.slopes.data && rows[0].position >= j0 + kKeys - 1 && rows[1].position >= j0 + kKeys - 1;
     if (p.softcap > 0) {  // off by up to 1e-7 of the cap, where tanhf is as near as FP32 can be
       const float cap = p.softcap, twice = unit * 2 / cap * kLog2E;
       each([&](const CudaRow&, float x, int) { return cap - 2 * cap * FastReciprocal(1 + FastExp2(x * twice)); });
-    } else if (!are_even) {
+    } else {
       each([&](const CudaRow&, float x, int) { return x * unit; });
     }
     if (are_even) {
-      const float scale = p.softcap > 0 ? 1.0f : unit;
       float first[2];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) first[i] = rows[i].slope * (float(j0 + t - rows[i].position) + rows[i].base);
+      for (int i = 0; i < 2; ++i) first[i] = float(rows[i].position - j0 - t) - rows[i].base;
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          z[n][i] = __fmaf_rn(z[n][i], scale, __fmaf_rn(rows[i / 2].slope, float(n * 8 + i % 2), first[i / 2]));
-        }
+        for (int i = 0; i < 4; ++i) z[n][i] -= rows[i / 2].slope * (first[i / 2] - float(n * 8 + i % 2));
       }
     } else if (p.slopes.data) {
       each([&](const CudaRow& r, float x, int i) { return Sloped(r, x, j0 + i); });

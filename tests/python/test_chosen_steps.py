@@ -182,7 +182,7 @@ class Doubles(transformers.LogitsProcessor):
         ({"num_beams": 2}, None),
         ({"prompt_lookup_num_tokens": 3}, None),
     ],
-    ids=str,
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else str(value),
 )
 def test_what_is_chosen_outside(options, why, models):
     if "prompt_lookup_num_tokens" in options:

@@ -27,6 +27,7 @@ def kernel(query, key, value, cu_q, cu_k, max_q, max_k, dropout, causal, debug, 
     lse = torch.full((query.shape[1], query.shape[0]), GARBAGE)
     left, right, used = (options.get(k) for k in ("window_size_left", "window_size_right", "seqused_k"))
     swapped(query, key, len(cu_q) - 1, max_q, left is None and right is None)
+    assert options["scale"] is None or options["scale"] > 0, "the kernel makes NaN of it"
     slopes, group = options.get("alibi_slopes"), query.shape[1] // key.shape[1]
     for s in range(len(cu_q) - 1):
         rows = slice(int(cu_q[s]), min(int(cu_q[s + 1]), int(cu_q[s]) + max_q))

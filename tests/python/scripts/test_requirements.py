@@ -21,6 +21,7 @@ FOLDERS = {
     "docs": VENV / "docs",
     "diffusers": VENV / "diffusers",
     "sglang": VENV / "sglang",
+    "triton": VENV / "triton",
     "transformers-5.17": VENV / "transformers-5.17",
     "transformers-5.23": VENV / "transformers-5.23",
 }

@@ -38,6 +38,10 @@ def compiled(
 
 
 def _compiled_now(key: Any, expression: Any, tensors: list[torch.Tensor], free: Sequence[Sizes]) -> Any:
+    if tensors[0].is_cuda and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
+        raise KernelRefusedError(  # Inductor of 2.11 divides the numbers of heads as symbols, and fails
+            f"FlexAttention: wanted torch 2.13 or newer for CUDA, got {torch.__version__}: its compiler fails on these calls"
+        )
     keys = policy_in_force()["keys"]
     waits = keys["allow_jit_compile"]["value"] or not keys["jit.fail_on_no_fallback"]["value"]  # layerzero.jit waits
     if not waits or (tensors[0].is_cuda and torch.cuda.is_current_stream_capturing()):

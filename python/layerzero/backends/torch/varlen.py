@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
+from layerzero.backends.torch.attention import positive_scale
 from layerzero.backends.torch.common import constant
 from layerzero.backends.torch.pages import window_of
 from layerzero.backends.torch.partials import merged
@@ -33,6 +34,7 @@ def most_queries(most, sequences, queries):
 def forward(query, keys, cu_q, max_q, causal, scale, window=None):
     """Returns output (rows, h_q, d) and the kernel's own lse (rows, h_q); the window includes the own position. A row
     without a key has the output 0 and, like a row with NaN, the lse +inf."""
+    query, scale = positive_scale(query, scale)  # with a scale below 0 rows become NaN
     output, sums, *_ = torch.ops.aten._flash_attention_forward(
         query,
         keys.key,
