@@ -21,13 +21,12 @@ OWN = {
 }
 # C libraries that own kernels call: description, the command that installs it, its file, the tested version. Without a
 # file the library is found where the command installs it.
-LIBRARIES: dict[str, tuple[str, str | None, str | None, str | None]] = {
+LIBRARIES: dict[str, tuple[str, str | None, str | None, str]] = {
     "cublaslt": (
-        "cuBLASLt of CUDA 12 or 13, which torch with CUDA brings: matrix products with bias or activation; expected: "
-        "not run by LayerZero on a device yet.",
+        "cuBLASLt of CUDA 12 or 13, which torch with CUDA brings: matrix products with bias or activation; not timed.",
         "pip install nvidia-cublas",
         None,
-        None,
+        "13.0",
     ),
     "onednn": (
         "oneDNN 3: matrix products in float32 and, with AVX-512, bfloat16.",
@@ -221,7 +220,7 @@ def _has_nvidia_device() -> bool:
 
 def _library(name: str, kernels: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns the record of a C library, which is only opened if LAYERZERO_LIBRARIES names it or a call needs it."""
-    description, install, path, tested_with = LIBRARIES.get(name, (f"The C library {name}.", None, name, None))
+    description, install, path, tested_with = LIBRARIES.get(name, (f"The C library {name}.", None, name, "?"))
     own = [k for k in kernels if k["source"] == name]
     why = "" if own[0]["installed"] else own[0]["detail"]
     named = [entry for entry in os.environ.get(VARIABLE, "").split(",") if entry and not entry.startswith(f"{name}=")]
