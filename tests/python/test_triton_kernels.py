@@ -143,12 +143,13 @@ def test_kernels_compile_for_a_gpu(architecture):
 
 
 @pytest.mark.parametrize("kernel", ROWS)
-def test_a_row_that_no_device_has_proven_ranks_below_torchs(kernel):
+def test_a_row_that_is_not_timed_ranks_below_torchs_that_are(kernel):
     operation, row = ROWS[kernel]
     assert row["priority"] == backends.NOT_YET_MEASURED
     rows = json.loads(_layerzero.kernels(None, False)) if lz.list_kernels() else []
     torchs = [k["priority"] for k in rows if k["backend"] == "torch" and k["operation"] == operation]
-    assert all(row["priority"] < priority for priority in torchs)
+    assert all(row["priority"] <= priority for priority in torchs)
+    assert any(row["priority"] < priority for priority in torchs) or not torchs
     assert row["jit"]["when"] == "first_call"
 
 
