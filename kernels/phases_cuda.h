@@ -1,11 +1,13 @@
 // Barriers in shared memory for threads that fill it while others read it (mbarrier; waits need sm_90). A barrier goes
 // through phases 0, 1, ...: one ends when as many arrivals have come as the barrier was made for.
 //   __shared__ Phases full;   if (threadIdx.x == 0) MakePhases(&full, arrivals);   __syncthreads();
-//   Arrive(&full) or ArriveAfterCopies(&full);   WaitForPhase(&full, phase % 2);
+//   Arrive(&full), ArriveAsWarp(&full) or ArriveAfterCopies(&full);   WaitForPhase(&full, phase % 2);
 // A wait for the phase before the first one, an odd one, ends at once.
 #pragma once
 
 #include <cstdint>
+
+#include "kernels/cuda.h"
 
 namespace lz {
 
@@ -40,6 +42,14 @@ __device__ inline void WaitForPhase(Phases* of, uint32_t parity) {
       "}\n" ::"r"(AddressOf(of)),
       "r"(parity)
       : "memory");
+}
+#endif
+
+#ifdef __CUDACC__
+// One arrival for a warp, after all of its lanes.
+__device__ inline void ArriveAsWarp(Phases* at) {
+  __syncwarp();
+  if (threadIdx.x % kWarp == 0) Arrive(at);
 }
 #endif
 

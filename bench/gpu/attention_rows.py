@@ -1,6 +1,6 @@
 """Every kernel that serves a prefill, timed in one run: dense, ragged and paged, plain and with each option.
 
-    python bench/gpu/attention_rows.py > result.json     # --rounds 11 --forms dense,paged
+    python bench/gpu/attention_rows.py > result.json     # --rounds 11 --forms dense,paged --without torch.flex
 
 The result of each kernel is compared with the reference's first. Kernels run as CUDA graphs of calls in turns, the chosen one
 twice (A/A). Medians in us and TFLOP/s of the pairs of query and key that the call asks for; priorities are set from this.
@@ -11,6 +11,7 @@ import json
 import sys
 import warnings
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ sys.path.append(str(Path(__file__).parent / "no_harm"))
 import case  # noqa: E402
 
 MOST_LOGITS = 1 << 31  # of a reference, which holds all logits
+FORMS = ("dense", "ragged", "paged")
 SLOW = 4.0  # a kernel that takes this many times the best is timed once
 Given = dict[str, Any]
 Size = tuple[int, int, int, int]
@@ -94,15 +96,18 @@ def checked(call: Any, kernels: list[str], size: Size) -> dict[str, str]:
     return wrong
 
 
-def measure(form: str, size: Size, label: str, more: Given, clock: Clock, rounds: int) -> dict[str, Any]:
+def measure(
+    form: str, size: Size, label: str, more: Given, clock: Clock, rounds: int, without: list[str]
+) -> dict[str, Any]:
     b, s_q, s, d = size
     name, given = arguments(form, *size)
     if "window" in more and form == "paged":
         more = {"causal": True, "window_left": more["window"] - 1}
     call = call_of(name, given | more)
     row: dict[str, Any] = {"form": form, "call": f"{b} x {s_q} over {s}, d {d}, {label}", "chosen": call.chosen}
-    row["wrong"] = checked(call, call.kernels, size)
-    runs = {k: lambda k=k: call.run(k, call.arguments) for k in call.kernels if k not in row["wrong"]}
+    kernels = [k for k in call.kernels if k == call.chosen or not any(fnmatchcase(k, glob) for glob in without)]
+    row["wrong"] = checked(call, kernels, size)
+    runs = {k: lambda k=k: call.run(k, call.arguments) for k in kernels if k not in row["wrong"]}
     once = {kernel: clock.prepare(Side(run, ((),)), sample_us=1) for kernel, run in runs.items()}
     row["slow_us"] = {k: us for k, us in once.items() if us > SLOW * min(once.values()) and k != call.chosen}
     sides = {k: graph_of(run, []) or Side(run, ((),)) for k, run in runs.items() if k not in row["slow_us"]}
@@ -118,19 +123,25 @@ def measure(form: str, size: Size, label: str, more: Given, clock: Clock, rounds
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--forms", default="dense,ragged,paged")
+    parser.add_argument("--forms", default=",".join(FORMS))
+    parser.add_argument(
+        "--without", default="", help="globs of kernels that are left out, as those that compile for minutes"
+    )
     args = parser.parse_args()
+    forms, without = args.forms.split(","), [glob for glob in args.without.split(",") if glob]
+    if unknown := set(forms) - set(FORMS):
+        parser.error(f"--forms: wanted names of {', '.join(FORMS)}; got {', '.join(sorted(unknown))}")
     if not torch.cuda.is_available():
         sys.exit("attention_rows: wanted a CUDA device, got none")
     torch.manual_seed(0)
     warnings.simplefilter("ignore")
     clock, rows = Clock.of("cuda:0"), []
     with torch.no_grad(), lz.policy(allow_jit_compile=True):
-        for form in args.forms.split(","):
+        for form in forms:
             for size in shapes(form):
                 for label, more in options().items():
                     try:
-                        row = measure(form, size, label, more, clock, args.rounds)
+                        row = measure(form, size, label, more, clock, args.rounds, without)
                     except Exception as error:
                         row = {
                             "form": form,
@@ -144,7 +155,7 @@ def main() -> None:
                     )
                 torch.cuda.empty_cache()
     about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "layerzero": lz.__version__}
-    json.dump(about | {"rounds": args.rounds, "calls": rows}, sys.stdout, indent=1)
+    json.dump(about | {"rounds": args.rounds, "without": without, "calls": rows}, sys.stdout, indent=1)
     print()
 
 

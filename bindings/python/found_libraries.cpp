@@ -69,8 +69,9 @@ bool Note(const std::string& file) {
 }  // namespace
 
 void NoteFoundLibraries() {
+  const std::vector<std::string> folders = SearchPaths();
   for (const char* file : kInPackages) {
-    for (const std::string& folder : SearchPaths()) {
+    for (const std::string& folder : folders) {
       if (Note(folder + "/" + file)) return;
     }
   }

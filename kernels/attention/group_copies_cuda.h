@@ -1,5 +1,5 @@
 // The warpgroup that copies for attention by warpgroups on CUDA: it finds the tiles that a block works on, copies their
-// queries, keys and values into shared memory, and tells the warpgroups that multiply.
+// queries, keys and values into shared memory, and passes on where they are to the warpgroups that multiply.
 #pragma once
 
 #include "kernels/attention/map_cuda.h"
@@ -60,7 +60,7 @@ __device__ void CopyToPanels(char* to, const T* data, int64_t at, int width, int
 // first and from the last on, as earlier ones have more keys.
 template <class S, class Work>
 __device__ void ForEachBlock(const CudaProblem& p, Work&& work) {
-  const auto all = uint32_t(TilesOf(p, S::kRows) * p.splits * p.h_kv);
+  const auto all = uint32_t(BlocksOf(p, S::kRows));
   bool is_backwards = false;
   for (uint32_t first = 0; first < all; first += gridDim.x, is_backwards = !is_backwards) {
     const uint32_t number = first + (is_backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
@@ -85,8 +85,7 @@ __device__ void ForEachToldBlock(Stages<S::kStages>& stages, Work&& work) {
     const uint32_t place = count % 2;
     WaitForPhase(&stages.block_there[place], count / 2 % 2);
     const BlockOfTiles block = stages.blocks[place];
-    __syncwarp();
-    if (threadIdx.x % kWarp == 0) Arrive(&stages.block_free[place]);
+    ArriveAsWarp(&stages.block_free[place]);
     if (block.kv == kNoBlock) return;
     work(block);
   }

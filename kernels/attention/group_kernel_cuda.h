@@ -20,13 +20,9 @@ __device__ void AttendInGroup(const CudaProblem& p, const BlockOfTiles& block, c
   float out[kD / 8][4] = {}, z[kKeys / 8][4] = {}, top[2] = {-HUGE_VALF, -HUGE_VALF}, sum[2] = {}, kept[2];
   uint32_t weights[kKeys / 16][4];
 
-  const auto release = [&](Phases* stage) {
-    __syncwarp();
-    if (threadIdx.x % kWarp == 0) Arrive(stage);
-  };
   // The groups take turns, so that one multiplies while the other weighs.
   const auto take_turn = [&] { WaitForPhase(&stages.turns[group], (step + (group == 0)) % 2); };
-  const auto pass_turn = [&] { release(&stages.turns[1 - group]); };
+  const auto pass_turn = [&] { ArriveAsWarp(&stages.turns[1 - group]); };
   const auto multiply_keys = [&] {
     const uint32_t stage = step % S::kStages;
     WaitForPhase(&stages.keys_there[stage], step / S::kStages % 2);
@@ -69,13 +65,13 @@ __device__ void AttendInGroup(const CudaProblem& p, const BlockOfTiles& block, c
   };
 
   const auto keys_were_read = [&](int j0) {
-    release(&stages.keys_free[step % S::kStages]);
-    if (j0 + kKeys >= end) release(&stages.queries_free);
+    ArriveAsWarp(&stages.keys_free[step % S::kStages]);
+    if (j0 + kKeys >= end) ArriveAsWarp(&stages.queries_free);
   };
   const auto values_were_read = [&](uint32_t of) {
     Pin(out);
     Pin(weights);
-    release(&stages.values_free[of % S::kStages]);
+    ArriveAsWarp(&stages.values_free[of % S::kStages]);
   };
 
   if (begin < end) {

@@ -195,10 +195,14 @@ __device__ void WriteBand(const CudaProblem& p, const CudaQueries& queries, cons
   }
 }
 
-// A block for each tile of rows, split of its keys and KV head, but at most `most`.
+// Blocks of a call: one for each tile of rows, split of its keys and KV head.
+__host__ __device__ inline int64_t BlocksOf(const CudaProblem& p, int64_t rows) {
+  return TilesOf(p, rows) * p.splits * p.h_kv;
+}
+// Launches them, but at most `most`.
 template <auto kKernel, class S>
 int32_t LaunchBlocks(const CudaProblem& p, void* stream, int64_t most = INT32_MAX) {
-  const int64_t blocks = TilesOf(p, S::kRows) * p.splits * p.h_kv;
+  const int64_t blocks = BlocksOf(p, S::kRows);
   if (blocks > INT32_MAX) return CudaCode(cudaErrorInvalidValue);
   if (!HasShared<kKernel>(S::kBytes)) return LZ_LAUNCH_REFUSED;
   kKernel<<<unsigned(blocks < most ? blocks : most), S::kThreads, S::kBytes, static_cast<cudaStream_t>(stream)>>>(p);

@@ -141,7 +141,27 @@ constexpr KernelSpec Spec(std::string_view id, std::string_view operation, const
           .open = &Open};
 }
 
-inline int64_t TypeOf(DType type) { return type == DType::kBF16 ? kBF16 : type == DType::kF16 ? kF16 : kF32; }
 inline constexpr int64_t kFirstSm = 80;  // with bf16
+inline constexpr Constraint kOnSm = {"device.sm", Rel::kGe, kFirstSm};
+inline constexpr auto kDenseRows = std::to_array<Constraint>({kOnSm, {"k", Rel::kGt, 0}});
+// Of `columns`.
+inline constexpr auto kDenseColumns = std::to_array<Constraint>({
+    kOnSm,
+    {"input.contiguous", Rel::kEq, 1},
+    {"weight.columns_dense", Rel::kEq, 1},
+    {"k", Rel::kGt, 0},
+});
+
+// weight [..., n, k]: elements from a row to the next, or, by columns, from a column to the next.
+inline int64_t LeadingOf(const lz_tensor& weight, bool by_columns) {
+  const int64_t n = weight.shape[weight.ndim - 2], k = weight.shape[weight.ndim - 1];
+  return !by_columns ? k : k == 1 ? n : weight.strides[weight.ndim - 1];
+}
+// False: views of weight and output that are no matrices of the library. Of `columns`; others are contiguous.
+inline bool AreMatrices(const Product& product, const lz_tensor& output) {
+  return product.weight_ld >= product.n && RowOffsets(output).dense(product.n) && output.strides[output.ndim - 1] == 1;
+}
+
+inline int64_t TypeOf(DType type) { return type == DType::kBF16 ? kBF16 : type == DType::kF16 ? kF16 : kF32; }
 
 }  // namespace lz::cublaslt

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the conformance cases of LayerZero's own CUDA kernels under compute-sanitizer's memcheck: wrong accesses to memory,
 # also of kernels that a test does not notice. Exit code: not 0 if there was one, or a test failed.
-#   COMPUTE_SANITIZER=... tests/gpu/memcheck.sh [options of pytest]     --tool racecheck ... : SANITIZER_TOOL=racecheck
+#   COMPUTE_SANITIZER=... tests/gpu/memcheck.sh [options of pytest]     (SANITIZER_TOOL=racecheck: another tool)
 # A CUDA toolkit has compute-sanitizer, and so has `pip install nvidia-cuda-sanitizer-api==13.5.25` (of 13.0 and 13.1 the
 # wheels lack programs that it starts, and it says that the target ended before its first call).
 set -euo pipefail

@@ -13,7 +13,12 @@ import pytest
 
 PACKAGE = Path(lz.__file__).parent
 # Those that a child makes again, and that of captures of CUDA graphs, which a forked child cannot make.
-OTHERS = {"backends/proof.py": "_turn", "isolation/client.py": "_guard", "torch/captures.py": "ONE_AT_A_TIME"}
+OTHERS = {
+    "backends/proof.py": "_turn",
+    "backends/torch/flex_compiled.py": "_guard",
+    "isolation/client.py": "_guard",
+    "torch/captures.py": "ONE_AT_A_TIME",
+}
 
 # fork(body) -> the child's exit status; a child that waits for a lock is ended by SIGALRM.
 FORK = """

@@ -90,6 +90,31 @@ def test_by_device():
     assert own["a100"].ranked() == "ranked lower, 44 instead of 48: device.sm < 90"
 
 
+def test_own_prefill_by_warpgroups_is_first_where_torchs_choice_does_not_serve_well():
+    """Few queries over many keys: before torch's choice. An lse alone: after cuDNN's. bench/gpu/attention_rows.py has the times."""
+
+    def ranks(queries, keys, **options):
+        q, k = (torch.ones(1, heads, rows, 64, dtype=torch.bfloat16) for heads, rows in ((8, queries), (2, keys)))
+        report = lz.explain("attention", q, k, k, layout="BHSD", device="h200", **options)
+        own = candidate(report, "cuda.attention.gqa.prefill.wgmma")
+        assert own.admissible
+        return report, own.preference.priority if own.preference else own.default_priority
+
+    def torchs(report, kernel):
+        return candidate(report, kernel).default_priority
+
+    report, own = ranks(256, 256, causal=True)
+    assert report.kernel_id == "torch.sdpa.auto" and own < torchs(report, "torch.sdpa.auto")
+    report, own = ranks(64, 8192)
+    assert report.kernel_id == "cuda.attention.gqa.prefill.wgmma" and own > torchs(report, "torch.sdpa.auto.full")
+    report, own = ranks(256, 256, causal=True, return_lse=True)
+    assert torchs(report, "torch.sdpa.flash.lse") < own < torchs(report, "torch.sdpa.cudnn.lse")
+    report, own = ranks(256, 256, causal=True, return_lse=True, sinks=torch.ones(8))
+    assert own > torchs(report, "torch.sdpa.cudnn.lse")
+    report, own = ranks(256, 256, causal=True, window=64)
+    assert own > torchs(report, "torch.sdpa.flash.window")
+
+
 def test_no_row_is_there_for_its_priority_alone():
     """Two rows of a function differ in a rule that no preference could say: not in the range of one number alone."""
 

@@ -70,7 +70,7 @@ int32_t Launch(const lz_kernel_args* args) {
 
 constexpr auto kActivations = std::to_array<int64_t>({ops::activation::kGeluTanh, ops::activation::kRelu});
 constexpr auto kConstraints = std::to_array<Constraint>({
-    {"device.sm", Rel::kGe, cublaslt::kFirstSm},
+    cublaslt::kOnSm,
     {.field = "activation", .rel = Rel::kInSet, .set = kActivations},
     {.field = "g - n", .rel = Rel::kEq, .code = ReasonCode::kShapeUnsupported},  // no gate
     {"d", Rel::kGt, 0},

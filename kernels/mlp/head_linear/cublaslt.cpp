@@ -22,7 +22,7 @@ bool ProductOf(const lz_tensor* t, cublaslt::Product* product) {
               .n = n,
               .k = k,
               .input_ld = heads * k,
-              .weight_ld = kColumns ? (k == 1 ? n : weight.strides[2]) : k,
+              .weight_ld = cublaslt::LeadingOf(weight, kColumns),
               .output_ld = heads * n,
               .by_columns = kColumns,
               .batch = heads,
@@ -30,8 +30,7 @@ bool ProductOf(const lz_tensor* t, cublaslt::Product* product) {
               .weight_step = kColumns ? weight.strides[0] : n * k,
               .output_step = n};
   if (to != type && to != DType::kF32) return false;
-  return !kColumns || (product->weight_ld >= n && (heads == 1 || product->weight_step >= 0) &&
-                       RowOffsets(output).dense(n) && output.strides[output.ndim - 1] == 1);
+  return !kColumns || (cublaslt::AreMatrices(*product, output) && (heads == 1 || product->weight_step >= 0));
 }
 
 template <bool kColumns>
@@ -49,21 +48,11 @@ int32_t Launch(const lz_kernel_args* args) {
       product, {Data<const char>(t[kInput]), Data<const char>(t[kWeight]), nullptr, Data<char>(t[kOutput])}, 0, args);
 }
 
-constexpr auto kConstraints = std::to_array<Constraint>({
-    {"device.sm", Rel::kGe, cublaslt::kFirstSm},
-    {"k", Rel::kGt, 0},
-});
-constexpr auto kColumnConstraints = std::to_array<Constraint>({
-    {"device.sm", Rel::kGe, cublaslt::kFirstSm},
-    {"input.contiguous", Rel::kEq, 1},
-    {"weight.columns_dense", Rel::kEq, 1},
-    {"k", Rel::kGt, 0},
-});
 constexpr std::array kFamily = {
     cublaslt::Spec("cublaslt.mlp.head_linear", "mlp.head_linear",
-                   {.constraints = kConstraints, .launch = &Launch<false>, .workspace = &Workspace<false>}),
+                   {.constraints = cublaslt::kDenseRows, .launch = &Launch<false>, .workspace = &Workspace<false>}),
     cublaslt::Spec("cublaslt.mlp.head_linear.columns", "mlp.head_linear",
-                   {.constraints = kColumnConstraints,
+                   {.constraints = cublaslt::kDenseColumns,
                     .launch = &Launch<true>,
                     .workspace = &Workspace<true>,
                     .strides = Strides::kAny}),

@@ -4,6 +4,7 @@
 // Workspace: the algorithm's. Source: cuBLASLt. `second` and `third` run what its heuristics rank after the first, or
 // the last one that there is: where a device measured them they may be faster.
 #include "kernels/gemm/cublaslt.h"
+#include "kernels/joined.h"
 #include "ops/mlp/linear.h"
 
 namespace lz {
@@ -23,11 +24,11 @@ bool ProductOf(const lz_tensor* t, cublaslt::Product* product) {
               .n = n,
               .k = k,
               .input_ld = k,
-              .weight_ld = kColumns ? (k == 1 ? n : weight.strides[1]) : k,
+              .weight_ld = cublaslt::LeadingOf(weight, kColumns),
               .output_ld = n,
               .by_columns = kColumns,
               .bias = Given(t[kBias])};
-  return !kColumns || (product->weight_ld >= n && RowOffsets(output).dense(n) && output.strides[output.ndim - 1] == 1);
+  return !kColumns || cublaslt::AreMatrices(*product, output);
 }
 
 template <int kChoice, bool kColumns>
@@ -46,22 +47,12 @@ int32_t Launch(const lz_kernel_args* args) {
   return cublaslt::Multiply(product, operands, kChoice, args);
 }
 
-constexpr auto kConstraints = std::to_array<Constraint>({
-    {"device.sm", Rel::kGe, cublaslt::kFirstSm},
-    {"k", Rel::kGt, 0},
-});
-constexpr auto kColumnConstraints = std::to_array<Constraint>({
-    {"device.sm", Rel::kGe, cublaslt::kFirstSm},
-    {"input.contiguous", Rel::kEq, 1},
-    {"weight.columns_dense", Rel::kEq, 1},
-    {"bias.contiguous", Rel::kEq, 1},
-    {"k", Rel::kGt, 0},
-});
+constexpr auto kColumnConstraints = Joined(cublaslt::kDenseColumns, {{"bias.contiguous", Rel::kEq, 1}});
 
 template <int kChoice>
 constexpr KernelSpec RowsOf(std::string_view id, int32_t priority) {
   return cublaslt::Spec(id, "mlp.linear",
-                        {.constraints = kConstraints,
+                        {.constraints = cublaslt::kDenseRows,
                          .launch = &Launch<kChoice, false>,
                          .workspace = &Workspace<kChoice, false>,
                          .priority = priority});

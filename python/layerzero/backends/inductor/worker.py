@@ -59,7 +59,6 @@ def compiled(call: Any) -> Callable[..., Any]:
     what Triton tunes at the first run is done.
     """
     import torch
-    from torch._dispatch.python import enable_python_dispatcher
     from torch._inductor import standalone_compile
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.utils import _pytree
@@ -83,12 +82,11 @@ def compiled(call: Any) -> Callable[..., Any]:
     with away_from_captures(call.device), torch.no_grad():
         examples = [tensor_like(facts._asdict(), call.device) for facts in call.tensors.values()]
         if call.free:
-            traced, mode = with_symbols(examples, [call.free.get(name, frozenset()) for name in given])
-            with enable_python_dispatcher(), mode:  # without it torch has no shapes of some functions for symbols
-                graph = make_fx(expression, tracing_mode="real")(*traced)
+            free = [call.free.get(name, frozenset()) for name in given]
+            graph, traced, shape_env = with_symbols(expression, examples, free)
             how: Any = {"dynamic_shapes": "from_graph", "options": {"config_patches": _options()}}
             run = from_cache(call, graph, _options(), lambda: standalone_compile(graph, traced, **how))
-            fits = guards(mode.shape_env, traced)
+            fits = guards(shape_env, traced)
         else:
             graph = make_fx(expression, tracing_mode="fake")(*examples)
             how = {"dynamic_shapes": "from_example_inputs", "options": {"config_patches": _options()}}
@@ -110,10 +108,14 @@ def compiled(call: Any) -> Callable[..., Any]:
     return kernel
 
 
-def with_symbols(examples: list[Any], free_axes: list[frozenset[int]]) -> tuple[list[Any], Any]:
-    """Returns tensors without values whose free axes are symbols, and their mode."""
+def with_symbols(
+    expression: Callable[..., Any], examples: list[Any], free_axes: list[frozenset[int]]
+) -> tuple[Any, list[Any], Any]:
+    """Returns the expression's graph, tensors without values whose free axes are symbols, and what is known of the symbols."""
+    from torch._dispatch.python import enable_python_dispatcher
     from torch._dynamo.source import ConstantSource
     from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
     mode = FakeTensorMode(shape_env=ShapeEnv())
@@ -127,7 +129,9 @@ def with_symbols(examples: list[Any], free_axes: list[frozenset[int]]) -> tuple[
             constraint_strides=[None] * count,
         )
         traced.append(mode.from_tensor(tensor, source=ConstantSource(f"t{i}"), symbolic_context=context))
-    return traced, mode
+    with enable_python_dispatcher(), mode:  # without it torch has no shapes of some functions for symbols
+        graph = make_fx(expression, tracing_mode="real")(*traced)
+    return graph, traced, mode.shape_env
 
 
 def guards(shape_env: Any, traced: list[Any]) -> Callable[[list[Any]], bool]:

@@ -4,6 +4,7 @@ A kernel with `jit: {when: first_call}` is selected only for kinds that are comp
 compiled if the call may wait for it; a call that what was compiled does not fit is refused.
 """
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,14 @@ from layerzero.host.policy import policy_in_force
 Sizes = Mapping[int, int]  # axes that are free, from 2 on, and their sizes while it is compiled
 _made: dict[Any, tuple[Callable[..., Any], Callable[[list[Any]], bool]]] = {}
 _guard = threading.Lock()
+
+
+def _in_child() -> None:
+    global _guard
+    _guard = threading.Lock()  # a fork does not wait for a compilation, and its child lacks the thread that compiled
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def compiled(
@@ -56,9 +65,7 @@ def _compiled_now(key: Any, expression: Any, tensors: list[torch.Tensor], free: 
 
 
 def _compile(expression: Any, tensors: list[torch.Tensor], free: Sequence[Sizes]) -> Any:
-    from torch._dispatch.python import enable_python_dispatcher
     from torch._inductor import standalone_compile
-    from torch.fx.experimental.proxy_tensor import make_fx
 
     from layerzero.backends.inductor import worker
     from layerzero.torch.captures import away_from_captures
@@ -69,12 +76,10 @@ def _compile(expression: Any, tensors: list[torch.Tensor], free: Sequence[Sizes]
             t.new_ones([axes.get(axis, size) for axis, size in enumerate(t.shape)])
             for t, axes in zip(tensors, sizes, strict=True)
         ]
-        traced, mode = worker.with_symbols(examples, [frozenset(axes) for axes in sizes])
-        with enable_python_dispatcher(), mode:
-            graph = make_fx(expression, tracing_mode="real")(*traced)
+        graph, traced, shape_env = worker.with_symbols(expression, examples, [frozenset(axes) for axes in sizes])
         options = {"config_patches": {"triton.cudagraphs": False}}
         run = standalone_compile(graph, traced, dynamic_shapes="from_graph", options=options)
         run(*examples)  # so that Triton compiles now
         if tensors[0].is_cuda:
             torch.cuda.current_stream().synchronize()
-        return run, worker.guards(mode.shape_env, traced)
+        return run, worker.guards(shape_env, traced)

@@ -5,13 +5,13 @@ int4: torch's kernels read an order of their own. A weight is packed at its firs
 value that is kept as long as the tensor lives and packed again after a write. `packs` counts these copies.
 """
 
-import threading
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from layerzero.errors import KernelRefusedError
+from layerzero.host import forks
 from layerzero.torch.writes import Seen, are_counted
 
 _K_TILES = 8  # tiles of 16 columns that are adjacent in the packed order of CUDA: loads of 16 bytes
@@ -36,7 +36,7 @@ class _Packed(NamedTuple):
 
 packs = 0  # weights that this process has packed
 _kept: Any = WeakTensorKeyDictionary()
-_guard = threading.Lock()
+_guard = forks.lock()
 
 
 def linear_int4(input, weight, weight_scale, format, bias, zero_point, tensor_scale, packed):

@@ -1,4 +1,4 @@
-"""How the kernels of this folder are compiled: in two forms, which a call's kind tells apart.
+"""How the kernels of this folder are compiled: in two forms; a call's kind says which one it needs.
 
 Triton compiles a function again where an address is a multiple of 16 bytes, a whole number is 1, or a multiple of 16, or
 does not fit 32 bits. A kernel must not be compiled in a call for such a reason, so its numbers have a type and no

@@ -8,6 +8,18 @@ from layerzero.backends.triton.launching import Kernel, are_aligned, power_of_tw
 
 
 @triton.jit
+def _row(input, residual, total, places, inside, has_residual: tl.constexpr):
+    """A row of the input in float32; with a residual their sum, as `total` holds it."""
+    x = tl.load(input + places, mask=inside, other=0.0).to(tl.float32)
+    if has_residual:
+        x += tl.load(residual + places, mask=inside, other=0.0).to(tl.float32)
+        rounded = x.to(total.dtype.element_ty)
+        tl.store(total + places, rounded, mask=inside)
+        x = rounded.to(tl.float32)
+    return x
+
+
+@triton.jit
 def _gain(values, weight, columns, inside, offset, has_weight: tl.constexpr):
     if has_weight:
         values *= tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32) + offset
@@ -32,12 +44,7 @@ def _rms_norm(
     first = tl.program_id(0).to(tl.int64) * width
     columns = tl.arange(0, block)
     inside = columns < width
-    x = tl.load(input + first + columns, mask=inside, other=0.0).to(tl.float32)
-    if has_residual:
-        x += tl.load(residual + first + columns, mask=inside, other=0.0).to(tl.float32)
-        rounded = x.to(total.dtype.element_ty)
-        tl.store(total + first + columns, rounded, mask=inside)
-        x = rounded.to(tl.float32)
+    x = _row(input, residual, total, first + columns, inside, has_residual)
     y = x / tl.sqrt(tl.sum(x * x, 0) / width + eps)
     y = _gain(y, weight, columns, inside, offset, has_weight)
     tl.store(output + first + columns, y.to(output.dtype.element_ty), mask=inside)
@@ -61,12 +68,7 @@ def _layer_norm(
     first = tl.program_id(0).to(tl.int64) * width
     columns = tl.arange(0, block)
     inside = columns < width
-    x = tl.load(input + first + columns, mask=inside, other=0.0).to(tl.float32)
-    if has_residual:
-        x += tl.load(residual + first + columns, mask=inside, other=0.0).to(tl.float32)
-        rounded = x.to(total.dtype.element_ty)
-        tl.store(total + first + columns, rounded, mask=inside)
-        x = rounded.to(tl.float32)
+    x = _row(input, residual, total, first + columns, inside, has_residual)
     centred = tl.where(inside, x - tl.sum(x, 0) / width, 0.0)
     y = centred / tl.sqrt(tl.sum(centred * centred, 0) / width + eps)
     y = _gain(y, weight, columns, inside, offset, has_weight)

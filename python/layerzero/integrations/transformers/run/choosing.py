@@ -106,13 +106,11 @@ class Choice:
 
     def _chosen(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Tokens (b,), and which rows have no distribution and so any token."""
-        if not self.samples:
-            return torch.argmax(scores, dim=-1), None
-        if self.operation is not None:
-            sample, settings = self.operation
-            tokens = sample(scores, **settings).long()
-            return tokens.clamp(min=0), tokens < 0
-        return draw(scores)
+        if self.operation is None:
+            return draw(scores) if self.samples else (torch.argmax(scores, dim=-1), None)
+        sample, settings = self.operation
+        tokens = sample(scores, **settings).long()
+        return tokens.clamp(min=0), tokens < 0
 
     def generator_state(self, device: torch.device) -> Any:
         return _generator(device).get_state() if self.samples else None
