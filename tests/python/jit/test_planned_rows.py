@@ -69,7 +69,12 @@ def planted():
         ((operation, row),) = [(o, r) for o, rows in ops.items() for r in rows if r["kernel_id"] == kernel_id]
         kept = ("adapter", "jit", "accepts", "masked_v_nan", "gqa_groups")
         any_size = {} if "mla" in operation else {"supports_gqa": True, "max_head_dim": None, "max_seq_len": None}
-        fixed = {"kernel_id": "planted_plans.kernel", "dtypes": ["float32"], "requires_layouts": ["any"], "priority": 100}
+        fixed = {
+            "kernel_id": "planted_plans.kernel",
+            "dtypes": ["float32"],
+            "requires_layouts": ["any"],
+            "priority": 100,
+        }
         own = {k: v for k, v in row.items() if k in kept} | any_size | fixed
         document = {"schema_version": "1.0", "backend": "planted_plans", "backend_version": "1", "platform": "cpu"}
         backends.register(document | {"ops": {operation: [own]}})
