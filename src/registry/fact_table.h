@@ -94,10 +94,10 @@ inline constexpr auto kFacts = std::to_array<Fact>({
     {"tp_invariance", FactUse::kRule, "policy.tp.size, .require_tp_invariant and .reduction_order"},
     {"jit", FactUse::kRule, "JIT_DISABLED until it was compiled for such calls"},
     {"supports_offsets", FactUse::kUnsupported, "a constraint on return_offsets says it"},
-    {"supports_normalizers", FactUse::kUnsupported, "which tokenizers a kernel serves is proven when they are registered"},
-    {"supports_pretokenizers", FactUse::kUnsupported, "which tokenizers a kernel serves is proven when they are registered"},
-    {"tokenizer_ids", FactUse::kUnsupported, "which tokenizers a kernel serves is proven when they are registered"},
-    {"vocab_hashes", FactUse::kUnsupported, "which tokenizers a kernel serves is proven when they are registered"},
+    {"supports_normalizers", FactUse::kUnsupported, "a kernel is proven for each tokenizer"},
+    {"supports_pretokenizers", FactUse::kUnsupported, "a kernel is proven for each tokenizer"},
+    {"tokenizer_ids", FactUse::kUnsupported, "a kernel is proven for each tokenizer"},
+    {"vocab_hashes", FactUse::kUnsupported, "a kernel is proven for each tokenizer"},
 });
 // clang-format on
 
