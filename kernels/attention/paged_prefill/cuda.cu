@@ -1,5 +1,5 @@
-// Attention of packed queries over a paged cache on CUDA, in tiles of rows of one sequence: of 64 in 16 bits and of long
-// sequences over caches in float32, else of 8 in FP32; pages are read where they are.
+// Attention of packed queries over a paged cache on CUDA, in tiles of rows of one sequence: of 64 in 16 bits and of
+// long sequences over caches in float32, else of 8 in FP32; pages are read where they are.
 //   query [total_q, h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d]  dtype of query, in FP32 kCudaCaches;
 //   last axes dense
 //   output [total_q, h_q, d_v] dtype of query; lse [total_q, h_q] f32
