@@ -126,8 +126,12 @@ def launches(make):
     """Has kernels compiled instead of launched: make(form, values, options) is called for each launch."""
     from triton.runtime.jit import JITFunction
 
+    compile_only = JITFunction.run
+
     def run(self, *values, grid, warmup, **options):
-        make(self, values, options | {"grid": grid})
+        if warmup:
+            return compile_only(self, *values, grid=grid, warmup=True, **options)
+        return make(self, values, options | {"grid": grid})
 
     JITFunction.run = run
 
