@@ -37,7 +37,7 @@ CudaProblem Decode(int32_t b, int64_t keys, int32_t h_q, int32_t h_kv, int32_t d
 int32_t Together(const CudaProblem& p) { return attention::SplitTogether(p).splits; }
 
 TEST(SharesOfKeys, NoSplitIsWithoutKeysWhereShapesAreExact) {
-  for (const int32_t d : {64, 80, 128, 256}) {
+  for (const int32_t d : {64, 80, 128, 256, 512}) {
     for (const int32_t b : {1, 3, 16, 64}) {
       for (int64_t keys = 1; keys < 40000; keys = keys * 5 / 4 + 1) {
         const CudaProblem p = Decode(b, keys, 32, 8, d);
@@ -112,6 +112,31 @@ TEST(Warpgroups, AgreeWithTheReference) {
   Check("attention.gqa.prefill.ragged", "cuda.attention.gqa.prefill.ragged.wgmma",
         "query=bf16[90,4,64] key=bf16[420,2,64] value=bf16[420,2,64] cu_seqlens_q=i32[4]{0,20,20,90} "
         "cu_seqlens_kv=i32[4]{0,30,31,420} causal=true return_lse=true");
+}
+
+// Heads of more than 256 columns: several steps over both stages, tiles with rows of two sequences' ends, keys that do
+// not fill a step, splits of a few rows whose keys are fewer than the shapes say.
+TEST(WideHeads, AgreeWithTheReference) {
+  for (const std::string options : {"", " causal=true window=70 return_lse=true",
+                                    " softcap=5.0 sinks=f32[4] alibi_slopes=f32[4] return_lse=true"}) {
+    for (const std::string shapes : {"bf16[1,18,4,512] key=bf16[1,70,1,512] value=bf16[1,70,1,512]",
+                                     "f16[1,9,4,320] key=f16[1,37,2,320] value=f16[1,37,2,128]"}) {
+      Check("attention.gqa.prefill", "cuda.attention.gqa.prefill", "query=" + shapes + options);
+    }
+    Check("attention.gqa.decode", "cuda.attention.gqa.decode.mma",
+          "query=bf16[1,1,4,512] key=bf16[1,270,2,512] value=bf16[1,270,2,512]" + options);
+  }
+  Check("attention.gqa.prefill", "cuda.attention.gqa.prefill",
+        "query=bf16[1,9,4,512] key=bf16[1,260,1,512] value=bf16[1,260,1,512] attn_mask=bool[1,4,9,260]");
+  Check("attention.gqa.prefill.ragged", "cuda.attention.gqa.prefill.ragged",
+        "query=bf16[60,2,512] key=bf16[90,1,512] value=bf16[90,1,512] cu_seqlens_q=i32[4]{0,20,20,60} "
+        "cu_seqlens_kv=i32[4]{0,30,31,90} causal=true return_lse=true");
+  for (const std::string lengths : {"{300,1}", "{0,129}"}) {
+    Check("attention.gqa.decode.block_table", "cuda.attention.gqa.decode.block_table.mma",
+          "query=f16[2,1,4,512] key_cache=f16[2,300,1,512] value_cache=f16[2,300,1,512] block_tables=i32[2,1]{1,0} "
+          "context_lens=i32[2]" +
+              lengths + " return_lse=true");
+  }
 }
 
 // Masks that are added may have the least finite number, whose product with a factor above 1 is infinite; a base that

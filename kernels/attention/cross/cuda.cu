@@ -46,11 +46,12 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::FewSpec<&MakeProblem>("cuda.attention.cross.few", "attention.cross.prefill",
                                      attention::kBeforeExpressions, kConstraints, kAccepts),
     attention::TileSpec<&MakeProblem>("cuda.attention.cross.decode.mma", "attention.cross.decode",
-                                      attention::kAfterTorchsChoice, kTileConstraints, kTileAccepts),
+                                      attention::kAfterTorchsChoice, kTileConstraints, kTileAccepts,
+                                      attention::kWidePreferences),
     attention::TileSpec<&MakeProblem>("cuda.attention.cross.prefill", "attention.cross.prefill", attention::kAfterFlash,
-                                      kTileConstraints, kTileAccepts),
+                                      kTileConstraints, kTileAccepts, attention::kWidePreferences),
     attention::TileSpec<&MakeProblem>("cuda.attention.cross.prefill.mask", "attention.cross.prefill",
-                                      attention::kAfterFlash, kMaskConstraints, kAccepts),
+                                      attention::kAfterFlash, kMaskConstraints, kAccepts, attention::kWidePreferences),
 });
 }  // namespace
 }  // namespace lz

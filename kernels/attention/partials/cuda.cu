@@ -66,7 +66,8 @@ constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
                           &Launch<&attention::DecodeParts>);
 }
 constexpr KernelSpec Tiles(std::string_view id, std::string_view operation) {
-  return WithoutWorkspace(attention::TileSpec<nullptr>(id, operation, attention::kBest, kTileConstraints, kTileAccepts),
+  return WithoutWorkspace(attention::TileSpec<nullptr>(id, operation, attention::kBest, kTileConstraints, kTileAccepts,
+                                                       attention::kWidePreferences),
                           &Launch<&attention::TileParts>);
 }
 constexpr auto kFamily = std::to_array<KernelSpec>({
