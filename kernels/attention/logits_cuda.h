@@ -8,8 +8,7 @@
 namespace lz::attention {
 
 // What becomes of products on the way to logits: nothing but a scale above 0; a scale; a soft-cap and slopes too, with
-// a scale above 0 and a soft-cap of kLargeCap at most; all of them and a mask. Code for less needs fewer registers and
-// operations.
+// a scale above 0 and a soft-cap of kLargeCap at most; all of them and a mask. Code for less is faster.
 enum class Changes { kNone, kScale, kCapAndSlopes, kAny };
 // Logits are factor * z + shift, where Weigh applies the factor: an operation less for each of them.
 struct LogitUnit {
