@@ -171,6 +171,12 @@ def match(pattern: Pattern, node: Any) -> Found | None:
     return next(pattern.found(node, {}), None)
 
 
+def match_one(formulas: dict[str, list[Pattern]], node: Any) -> tuple[str, Found] | None:
+    """(the key, the values of the names) of the first formula that a node matches."""
+    ways = ((key, match(formula, node)) for key, each in formulas.items() for formula in each)
+    return next(((key, found) for key, found in ways if found is not None), None)
+
+
 def uncast(node: Any) -> Any:
     """The node before casts."""
     while node.op == "cast":

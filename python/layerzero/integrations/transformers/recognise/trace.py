@@ -7,7 +7,7 @@ arguments and so inputs of the graph, by role. Attention through Transformers' i
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -34,7 +34,6 @@ _NAMES = {"truediv": "div", "true_divide": "div", "divide": "div", "multiply": "
 _READS = {"item", "tolist", "numpy", "bool", "float", "int", "index", "allclose", "equal", "is_nonzero", "contains"}
 _CREATES = {"zeros", "ones", "full", "new_zeros", "new_ones", "new_full"}  # whose results may be written into later
 _TRANSPOSING = ("t", "T", "mT")
-_CLAMP = ("input", "min", "max")
 
 
 class Node:
@@ -59,6 +58,12 @@ class Node:
     def inputs(self) -> "list[Node]":
         return [*_nodes_in((self.args, self.kwargs))]
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """(the path of its module, its name there) of a parameter."""
+        path, _, key = self.name.rpartition(".")
+        return path, key
+
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.value.shape)) if isinstance(self.value, torch.Tensor) else ""
         return f"{self.name or self.op}[{shape}]{f' in {self.module}' if self.module else ''}"
@@ -68,6 +73,22 @@ def sibling(name: str, key: str) -> str:
     """The name of another tensor of the module that has the tensor of a name."""
     path, dot, _ = name.rpartition(".")
     return f"{path}{dot}{key}"
+
+
+def below(node: Node, enters: Callable[[Node], bool] = lambda _: True) -> Iterator[Node]:
+    """Yields a node and those that it depends on, each once. The walk goes on through the nodes that `enters` accepts."""
+    todo, done = [node], set()
+    while todo:
+        each = todo.pop()
+        if id(each) not in done:
+            done.add(id(each))
+            yield each
+            todo += each.inputs if enters(each) else []
+
+
+def named(names: tuple[str, ...], args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name. names: of those that it passes by position."""
+    return dict(zip(names, args, strict=False)) | kwargs
 
 
 def _nodes_in(value: Any) -> Iterator[Node]:
@@ -146,6 +167,12 @@ class Graph:
     def cache(self) -> str | None:
         """The role of the argument that is the cache."""
         return next((name for name, value in self.arguments.items() if isinstance(value, Cache)), None)
+
+    def kept(self, path: str) -> Any:
+        """What the cache has for this layer, by the index that the module at `path` knows; None if it has nothing."""
+        layers: Any = getattr(self.arguments.get(self.cache or ""), "layers", ())
+        index = getattr(self.layer.get_submodule(path), "layer_idx", -1)
+        return layers[index] if 0 <= index < len(layers) else None
 
     @property
     def bias(self) -> Any:
@@ -319,22 +346,14 @@ def _with(value: Any, change: Any) -> Any:
 
 def _is_of_numbers(node: Node) -> bool:
     """Whether a node depends on floating-point numbers that the layer got or holds."""
-    todo, done = [node], set()
-    while todo:
-        each = todo.pop()
-        if id(each) not in done:
-            done.add(id(each))
-            if each.op in ("input", "parameter") and each.value.is_floating_point():
-                return True
-            todo += each.inputs
-    return False
+    return any(each.op in ("input", "parameter") and each.value.is_floating_point() for each in below(node))
 
 
 def _gives_the_same(name: str, tensor: Any, args: Any, kwargs: Any, result: Any) -> bool:
     if tensor is None or not isinstance(result, torch.Tensor) or tensor.value.shape != result.shape:
         return False
     if name in ("dropout", "alpha_dropout", "feature_dropout"):
-        given = dict(zip(("p", "training"), args[1:], strict=False)) | kwargs
+        given = named(("p", "training"), args[1:], kwargs)
         return not given.get("training", True) or given.get("p", 0.5) == 0
     if name == "mul" and type(args[1]) in (int, float) and args[1] == 1:
         return True
@@ -356,17 +375,15 @@ def _plain(name: str, args: Any, kwargs: Any) -> tuple[str, Any, Any]:
     if name == "pow" and not kwargs and args[1] == -0.5:
         return "rsqrt", args[:1], {}
     if name in ("mean", "var"):
-        given = dict(zip(("dim", "keepdim"), args[1:], strict=False)) | kwargs
-        last = given.get("dim", given.get("axis")) in (-1, [-1], (-1,), args[0].value.dim() - 1) and given.get(
-            "keepdim"
-        )
+        given = named(("dim", "keepdim"), args[1:], kwargs)
+        last = given.get("dim", given.get("axis")) in (-1, [-1], (-1,), args[0].value.dim() - 1)
         whole = name == "mean" or given.get("unbiased") is False or given.get("correction") == 0
-        return (name, args[:1], {}) if last and whole else (f"{name}_of", args, kwargs)
+        return (name, args[:1], {}) if last and whole and given.get("keepdim") else (f"{name}_of", args, kwargs)
     if name == "softmax":
         dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
         return ("softmax", args[:1], {}) if dim in (-1, args[0].value.dim() - 1) else ("softmax_of", args, kwargs)
     if name == "linear":
-        given = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
+        given = named(("input", "weight", "bias"), args, kwargs)
         return "linear", (given["input"], given["weight"], given.get("bias")), {"transposed": False}
     if name == "addmm" and not kwargs:
         return "linear", (args[1], args[2], args[0]), {"transposed": True}
@@ -378,7 +395,7 @@ def _plain(name: str, args: Any, kwargs: Any) -> tuple[str, Any, Any]:
             return "linear", (x, weight, args[1]), args[0].kwargs
     if name == "layer_norm" or name == "rms_norm":
         names = ("input", "shape", "weight", *(("bias",) if name == "layer_norm" else ()), "eps")
-        given = dict(zip(names, args, strict=False)) | kwargs
+        given = named(names, args, kwargs)
         if len(given.get("shape", given.get("normalized_shape", ()))) != 1:
             return f"{name}_of", args, kwargs
         eps = given.get("eps", 1e-5 if name == "layer_norm" else None)
@@ -387,7 +404,7 @@ def _plain(name: str, args: Any, kwargs: Any) -> tuple[str, Any, Any]:
         form = kwargs.get("approximate", args[1] if len(args) > 1 else "none")
         return ("gelu" if form == "none" else "gelu_tanh"), args[:1], {}
     if name == "clamp":
-        given = dict(zip(_CLAMP, args, strict=False)) | kwargs
+        given = named(("input", "min", "max"), args, kwargs)
         return "clamp", (given["input"], given.get("min"), given.get("max")), {}
     if name in ("silu", "relu", "sigmoid", "tanh"):
         return name, args[:1], {}

@@ -112,7 +112,7 @@ def _check_mask(graph: Graph, attend: Node, role: str) -> None:
 
 def _sinks(graph: Graph, node: Node) -> tuple[str, str]:
     held = uncast(node)
-    path, _, name = held.name.rpartition(".")
+    path, name = held.place
     module = graph.layer.get_submodule(path) if held.op == "parameter" else None
     if module is None or [n for n, tensor in module._parameters.items() if tensor is not None] != [name]:
         raise unclear(node, "its attention has sinks that are no parameter of their own")
@@ -172,9 +172,7 @@ class Projection:
             computed = self._computed(node)
             if computed is not None:
                 node = computed
-            elif is_rotated(self.graph, node) and (
-                node.op not in MOVES or node.op in ("cat", "stack") or _is_folded(node)
-            ):
+            elif is_rotated(node) and (node.op not in MOVES or node.op in ("cat", "stack") or _is_folded(node)):
                 node = self._rotated(node)
             elif node.op in MOVES and node.inputs:
                 node = self._moved_from(node)

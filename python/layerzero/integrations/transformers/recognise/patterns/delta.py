@@ -22,7 +22,7 @@ from layerzero.integrations.transformers.recognise.match import any_node, call, 
 from layerzero.integrations.transformers.recognise.patterns.attention import Found
 from layerzero.integrations.transformers.recognise.patterns.linear import Linears, name_of
 from layerzero.integrations.transformers.recognise.patterns.norm import norm_of
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, again, unclear
+from layerzero.integrations.transformers.recognise.trace import Graph, Node, again, named, unclear
 
 _conv, _rule = _layerzero.ops["causal_conv1d"], _layerzero.ops["gated_delta_rule"]
 GATED = any_node("normed") * call("silu", any_node("gate"))
@@ -73,9 +73,9 @@ class _Gates:
 
 
 def _convolution(graph: Graph, node: Node) -> _Convolution:
-    given = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | node.kwargs
+    given = named(("input", "weight", "bias"), node.args, node.kwargs)
     held = source_of(given["weight"])
-    path, _, key = held.name.rpartition(".")
+    path, key = held.place
     module: Any = graph.layer.get_submodule(path) if held.op == "parameter" else None
     plain = isinstance(module, nn.Conv1d) and key == "weight" and not structure.why_not_plain(module)
     if not plain or (module.stride, module.dilation, module.weight.shape[1]) != ((1,), (1,), 1):
@@ -141,7 +141,7 @@ def _candidates(
     betas = [node for node in graph.nodes if node.op == "sigmoid" and node.value.shape[-1] == number]
     for decay, beta in ((decay, beta) for decay in decays for beta in betas):
         gates = _Gates(decay["logits"], uncast(beta.args[0]), decay["a_log"], decay["dt_bias"])
-        vectors: Any = [tuple(node.name.rpartition(".")[::2]) for node in (gates.a_log, gates.dt_bias)]
+        vectors = [node.place for node in (gates.a_log, gates.dt_bias)]
         if any(graph.layer.get_submodule(path)._parameters.get(key) is None for path, key in vectors):
             continue
         g, b = _columns(linears, gates.decay), _columns(linears, gates.beta)
@@ -157,9 +157,7 @@ def _candidates(
 
 def _kept(graph: Graph, delta: Delta) -> tuple[Node, Node]:
     """The nodes of what the cache keeps for the layer: rows for the next convolution, and the state."""
-    layers: Any = getattr(graph.arguments.get(graph.cache or ""), "layers", ())
-    index = getattr(graph.layer.get_submodule(delta.a_log[0]), "layer_idx", -1)
-    kept = layers[index] if 0 <= index < len(layers) else None
+    kept = graph.kept(delta.a_log[0])
     if type(kept) is not LinearAttentionLayer:
         raise Unknown("its state is kept in a cache of another kind")
     return graph.node_of(kept.conv_states[0]), graph.node_of(kept.recurrent_states[0])

@@ -25,7 +25,7 @@ def experts_part(graph: Graph, linears: Linears, node: Node) -> Found:
     gate, reason = experts_interface.gate_of(module)
     if reason:
         raise Unknown(f"{name}: {reason}")
-    found = routed(graph, ids, weights, experts_interface.sizes_of(module)[0], rows_of(rows))
+    found = routed(ids, weights, experts_interface.sizes_of(module)[0], rows_of(rows))
     router = name_of(found.logits) or ""
     reason = structure.why_not_plain(graph.layer.get_submodule(router))
     if reason or found.logits.kwargs["transposed"]:

@@ -1,8 +1,6 @@
 """Attention over latents (DeepSeek's): keys and values of all heads are products of one normalised row, and each key ends with
 a rotated row that all heads share. The cache keeps both."""
 
-from typing import Any
-
 import torch
 
 from layerzero.integrations.transformers import structure
@@ -108,9 +106,7 @@ def _check_cache(graph: Graph, attend: Node, latents: torch.Tensor, turned: torc
     """Raises Unknown unless the cache keeps the latents, and the shared part after its rotation."""
     if not latents.any() or not turned.any():
         raise Unshown("its latents are zeros: nothing shows what the cache keeps")
-    layers: Any = getattr(graph.arguments.get(graph.cache or ""), "layers", ())
-    index = getattr(graph.layer.get_submodule(attend.module), "layer_idx", -1)
-    kept = layers[index] if 0 <= index < len(layers) else None
+    kept = graph.kept(attend.module)
     pairs = [(getattr(kept, "keys", None), latents), (getattr(kept, "values", None), turned[:, :1])]
     for held, wanted in pairs:
         if (

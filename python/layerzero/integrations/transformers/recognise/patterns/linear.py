@@ -36,7 +36,7 @@ def name_of(node: Any) -> str | None:
     if node.op != "linear":
         return None
     weight, bias = uncast(node.args[1]), None if node.args[2] is None else uncast(node.args[2])
-    path, _, key = weight.name.rpartition(".")
+    path, key = weight.place
     if weight.op != "parameter" or key != "weight" or (bias is not None and bias.name != sibling(weight.name, "bias")):
         return None
     return path
