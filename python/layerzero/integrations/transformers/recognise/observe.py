@@ -1,5 +1,6 @@
 """The layers of a model as one Stack: its own code runs once on a small input while the graph of each layer is recorded."""
 
+import contextlib
 import dataclasses
 import functools
 from typing import Any
@@ -289,15 +290,13 @@ class ModelLayers:
         def exchange(_, args, kwargs):
             return args, kwargs | {unread.argument: _other_numbers(kwargs[unread.argument])}
 
-        layers = getattr(self.holder, self.stack.name)
-        handles = [layer.register_forward_pre_hook(exchange, with_kwargs=True) for layer in layers]
-        try:
-            return torch.equal(self.run(type(self.holder).forward), self.expected)
-        except Exception:  # as whatever a model of unknown code raises
-            return False
-        finally:
-            for handle in handles:
-                handle.remove()
+        with contextlib.ExitStack() as hooks:
+            for layer in getattr(self.holder, self.stack.name):
+                hooks.enter_context(layer.register_forward_pre_hook(exchange, with_kwargs=True))
+            try:
+                return torch.equal(self.run(type(self.holder).forward), self.expected)
+            except Exception:  # as whatever a model of unknown code raises
+                return False
 
     def _described(self, layers: Any, attention: str) -> tuple[Any, ...]:
         try:

@@ -19,19 +19,11 @@ class Proof:
     def __init__(self, model: Any, given: dict[str, Any]) -> None:
         self.model, self.base, self.given = model, probe.base_of(model), given
         self.reached: set[int] = set()
-        handle = register_module_forward_pre_hook(lambda module, _: self.reached.add(id(module)))
-        try:
+        with register_module_forward_pre_hook(lambda module, _: self.reached.add(id(module))):
             self.expected = self._run(given)
-        finally:
-            handle.remove()
 
     def _run(self, given: dict[str, Any]) -> list[torch.Tensor]:
-        with (
-            torch.inference_mode(),
-            probe.without_modes(),
-            probe.undisturbed(self.model),
-            structure.evaluating(self.model),
-        ):
+        with probe.without_modes(), probe.trial(self.model):
             return structure.tensors_of(self.base(**given))
 
     def holds(self) -> bool:
@@ -81,7 +73,7 @@ def tells_something(model: Any) -> bool:
     """Whether a model of these weights returns finite numbers, not all zero: then findings about it are worth keeping."""
     given = _inputs_of(model)
     try:
-        with torch.inference_mode(), probe.without_modes(), probe.undisturbed(model), structure.evaluating(model):
+        with probe.without_modes(), probe.trial(model):
             rows = [] if given is None else structure.tensors_of(probe.base_of(model)(**given))
     except Exception:  # as above
         return False

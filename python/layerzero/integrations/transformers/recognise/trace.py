@@ -8,6 +8,7 @@ arguments and so inputs of the graph, by role. Attention through Transformers' i
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -419,41 +420,34 @@ class Recorder(TorchFunctionMode):
         self.graphs = [Graph(layer) for layer in layers]
         self._current: Graph | None = None
         self._closed = 0  # nesting depth within calls that are recorded as one node
-        self._handles: list[Any] = []
+        self._hooks = contextlib.ExitStack()
 
     def __enter__(self) -> Any:
+        hook = self._hooks.enter_context
         for graph in self.graphs:
-            hooks = self._handles
             for module in graph.layer.modules():
                 name = graph.modules[id(module)]
-                hooks.append(module.register_forward_pre_hook(lambda *_, g=graph, n=name: g.within.append(n)))
+                hook(module.register_forward_pre_hook(lambda *_, g=graph, n=name: g.within.append(n)))
                 if experts_interface.looks_like_experts(module):
-                    hooks.append(module.register_forward_pre_hook(self._close))
-                    hooks.append(module.register_forward_hook(self._experts_done, with_kwargs=True))
-                hooks.append(module.register_forward_hook(graph.leave))
-            begin = self._begin(graph)
-            hooks.append(graph.layer.register_forward_pre_hook(begin, with_kwargs=True))
-            hooks.append(graph.layer.register_forward_hook(self._end(graph)))
+                    hook(module.register_forward_pre_hook(self._close))
+                    hook(module.register_forward_hook(self._experts_done, with_kwargs=True))
+                hook(module.register_forward_hook(graph.leave))
+            begin, end = partial(self._begin, graph), partial(self._end, graph)
+            hook(graph.layer.register_forward_pre_hook(begin, with_kwargs=True))
+            hook(graph.layer.register_forward_hook(end))
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> Any:
-        for handle in self._handles:
-            handle.remove()
+        self._hooks.close()
         return super().__exit__(*error)
 
-    def _begin(self, graph: Graph) -> Any:
-        def begin(_: Any, args: Any, kwargs: Any) -> None:
-            graph.begin(args, kwargs)
-            self._current, self._closed = graph, 0
+    def _begin(self, graph: Graph, _: Any, args: Any, kwargs: Any) -> None:
+        graph.begin(args, kwargs)
+        self._current, self._closed = graph, 0
 
-        return begin
-
-    def _end(self, graph: Graph) -> Any:
-        def end(_module: Any, _args: Any, result: Any) -> None:
-            self._current = None
-            graph.end(result)
-
-        return end
+    def _end(self, graph: Graph, _module: Any, _args: Any, result: Any) -> None:
+        self._current = None
+        graph.end(result)
 
     def _close(self, *_: Any) -> None:
         self._closed += 1
