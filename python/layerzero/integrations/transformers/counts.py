@@ -112,14 +112,10 @@ def count_captured(holder: Any, measured: dict[str, dict[str, Any]], reason: str
 
 def find_parts(holder: Any, plan: Any, attention: dict[str, Any] | None) -> None:
     """Notes for which parts in the report the program of a holder runs. attention: the entry of that, which is of a model."""
-    modules = [*plan.further_modules(holder), *getattr(holder, plan.stack.name).modules()]
-    once = {id(module): module.__dict__.get(_PART) for module in modules}.values()
-    found = [(entry, 1) for entry in once if entry is not None and "in_program" in entry]
+    modules = {*plan.further_modules(holder), *getattr(holder, plan.stack.name).modules()}
     layers = plan.stack.layers
     number = sum(isinstance(layer.attention, Attention) + (layer.cross is not None) for layer in layers)
-    found += [(attention, number)] if attention is not None and number else []
-    entries = {id(entry): entry for entry, _ in found}
-    numbers: collections.Counter[int] = collections.Counter()
-    for entry, count in found:
-        numbers[id(entry)] += count
-    holder.__dict__[_WITHIN] = [(entries[key], count) for key, count in numbers.items()]
+    found = [*(module.__dict__.get(_PART) for module in modules), *[attention] * number]
+    entries = {id(entry): entry for entry in found if entry is not None and "in_program" in entry}
+    numbers = collections.Counter(map(id, found))
+    holder.__dict__[_WITHIN] = [(entry, numbers[key]) for key, entry in entries.items()]
