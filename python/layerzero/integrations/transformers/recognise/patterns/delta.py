@@ -43,7 +43,7 @@ def delta_of(graph: Graph, linears: Linears, out: Node) -> Found | None:
     if normed[0].operation != "rms_norm":
         raise unclear(mixed, "what it reads of its state goes through no rms_norm")
     size = normed[1].value.shape[-1]
-    parts, gate = _parts(linears, conv.given, out, size), _columns(linears, found["gate"])
+    parts, gate = _parts(linears, conv.given, out), _columns(linears, found["gate"])
     roots = {name_of(node): node for node in graph.nodes if name_of(node) is not None}
     for delta, gates in _candidates(graph, linears, conv, parts, gate, size, normed[0], linears.use(out)):
         kept = _kept(graph, delta)
@@ -83,7 +83,7 @@ def _convolution(graph: Graph, node: Node) -> _Convolution:
     return _Convolution(path, given["input"], (held, given.get("bias")))
 
 
-def _parts(linears: Linears, given: Node, out: Node, size: int) -> list[Heads]:
+def _parts(linears: Linears, given: Node, out: Node) -> list[Heads]:
     """Queries, keys and values as they go into the convolution (batch, channels, positions)."""
     keys = given.value.shape[1] - out.args[0].value.shape[-1]
     if keys <= 0 or keys % 2:
