@@ -10,6 +10,7 @@ import torch
 import transformers
 from transformers.modeling_outputs import BaseModelOutput
 
+from layerzero.integrations.modules import TOLERANCE
 from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.arguments import (
     USE_CACHE,
@@ -318,7 +319,7 @@ def move_alike(actual, expected):
     dtype, size = expected[0].dtype, expected[0].double().norm(dim=-1)
     # Products of experts depend in their last digits on how many tokens each has: 1e-6 of a row was seen in float32.
     still = max(torch.finfo(dtype).eps / 2, 1e-5) * size
-    rounding = 3 * structure.tolerance_of(dtype) * size
+    rounding = 3 * TOLERANCE[dtype] * size
 
     def explained_by(other):
         return 4 * other + torch.where(other > 1e-5 * size, rounding, still)
