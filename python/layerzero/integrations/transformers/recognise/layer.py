@@ -21,6 +21,7 @@ from layerzero.integrations.transformers.layers import (
 )
 from layerzero.integrations.transformers.recognise.layout import rows_of
 from layerzero.integrations.transformers.recognise.match import factor_of, terms_of
+from layerzero.integrations.transformers.recognise.nodes import Node, below
 from layerzero.integrations.transformers.recognise.patterns.attention import Found, attention_of
 from layerzero.integrations.transformers.recognise.patterns.delta import delta_of
 from layerzero.integrations.transformers.recognise.patterns.experts import experts_part, is_experts, with_shared
@@ -28,7 +29,7 @@ from layerzero.integrations.transformers.recognise.patterns.linear import Linear
 from layerzero.integrations.transformers.recognise.patterns.mlp import mlp_of
 from layerzero.integrations.transformers.recognise.patterns.norm import norm_of, scale_of
 from layerzero.integrations.transformers.recognise.patterns.scores import add_attends
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, below, unclear
+from layerzero.integrations.transformers.recognise.trace import Graph, unclear
 from layerzero.integrations.transformers.run.experts import looks_like_experts
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from layerzero.integrations.transformers.recognise.layout import rows_of
-from layerzero.integrations.transformers.recognise.trace import Node
+from layerzero.integrations.transformers.recognise.nodes import Node
 
 Found = dict[str, Any]
 _CONSTANTS = ("constant", "tensor", "as_tensor", "scalar_tensor", "full")

@@ -7,7 +7,7 @@ arguments and so inputs of the graph, by role. Attention through Transformers' i
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from transformers.cache_utils import Cache
 from layerzero.integrations.modules import TOLERANCE
 from layerzero.integrations.transformers.arguments import signature_of
 from layerzero.integrations.transformers.layers import Unknown
+from layerzero.integrations.transformers.recognise.nodes import Node, below, named, nodes_in, sibling
 from layerzero.integrations.transformers.run import experts as experts_interface
 from layerzero.integrations.transformers.run.attention import leaves_softcap_out
 
@@ -35,71 +36,6 @@ _NAMES = {"truediv": "div", "true_divide": "div", "divide": "div", "multiply": "
 _READS = {"item", "tolist", "numpy", "bool", "float", "int", "index", "allclose", "equal", "is_nonzero", "contains"}
 _CREATES = {"zeros", "ones", "full", "new_zeros", "new_ones", "new_full"}  # whose results may be written into later
 _TRANSPOSING = ("t", "T", "mT")
-
-
-class Node:
-    """A call, or with `op` "input", "parameter" or "constant" a tensor that was there before; `name` says which one."""
-
-    def __init__(
-        self,
-        op: str,
-        value: Any,
-        args: Any = (),
-        kwargs: Any = None,
-        name: str = "",
-        module: str = "",
-        call: Any = None,
-    ) -> None:
-        self.op, self.value, self.args, self.kwargs = op, value, args, kwargs or {}
-        self.name, self.module = name, module
-        self.widened = False  # whether the code casts it to float32, which it has already
-        self.call = call  # (the function, its arguments), to repeat the call with other numbers
-
-    @property
-    def inputs(self) -> "list[Node]":
-        return [*_nodes_in((self.args, self.kwargs))]
-
-    @property
-    def place(self) -> tuple[str, str]:
-        """(the path of its module, its name there) of a parameter."""
-        path, _, key = self.name.rpartition(".")
-        return path, key
-
-    def __repr__(self) -> str:
-        shape = "x".join(map(str, self.value.shape)) if isinstance(self.value, torch.Tensor) else ""
-        return f"{self.name or self.op}[{shape}]{f' in {self.module}' if self.module else ''}"
-
-
-def sibling(name: str, key: str) -> str:
-    """The name of another tensor of the module that has the tensor of a name."""
-    path, dot, _ = name.rpartition(".")
-    return f"{path}{dot}{key}"
-
-
-def below(node: Node, enters: Callable[[Node], bool] = lambda _: True) -> Iterator[Node]:
-    """Yields a node and those that it depends on, each once. The walk goes on through the nodes that `enters` accepts."""
-    todo, done = [node], set()
-    while todo:
-        each = todo.pop()
-        if id(each) not in done:
-            done.add(id(each))
-            yield each
-            todo += each.inputs if enters(each) else []
-
-
-def named(names: tuple[str, ...], args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name. names: of those that it passes by position."""
-    return dict(zip(names, args, strict=False)) | kwargs
-
-
-def _nodes_in(value: Any) -> Iterator[Node]:
-    if isinstance(value, Node):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for each in value:
-            yield from _nodes_in(each)
-    elif isinstance(value, dict):
-        yield from _nodes_in([*value.values()])
 
 
 def _tensors_in(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -240,7 +176,7 @@ class Graph:
             self.add("written", args, kwargs, written, call=(_set if name == "setitem" else None, args, kwargs))
             return
         if not isinstance(result, (torch.Tensor, tuple, list)):
-            if name in _READS and any(map(_is_of_numbers, _nodes_in((args, kwargs)))):
+            if name in _READS and any(map(_is_of_numbers, nodes_in((args, kwargs)))):
                 reason = f"its code calls {raw}: what it does with the answer is in no graph"
                 self.refused = self.refused or f"{self.module}: {reason}"
             return
@@ -256,7 +192,7 @@ class Graph:
             self._know(result, tensor if tensor.value.dtype == result.dtype else Node("cast", result, (tensor,)))
             return
         if name == "cat":
-            full = [each for each in _nodes_in(args) if each.value.numel()]
+            full = [each for each in nodes_in(args) if each.value.numel()]
             if len(full) == 1:
                 self._know(result, full[0])
                 return

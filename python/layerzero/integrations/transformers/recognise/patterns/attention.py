@@ -9,11 +9,12 @@ from layerzero.integrations.transformers.arguments import ENCODED, ENCODED_MASK,
 from layerzero.integrations.transformers.layers import Attention, Heads, Norm, Rope
 from layerzero.integrations.transformers.recognise.layout import MOVES, heads_in, places, rows_of, source_of
 from layerzero.integrations.transformers.recognise.match import any_node, call, factor_of, match, number_of, uncast
+from layerzero.integrations.transformers.recognise.nodes import Node
 from layerzero.integrations.transformers.recognise.patterns.latent import latent_of
 from layerzero.integrations.transformers.recognise.patterns.linear import Linears, name_of
 from layerzero.integrations.transformers.recognise.patterns.norm import norm_of
 from layerzero.integrations.transformers.recognise.patterns.rotary import is_rotated, rotation_of
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, unclear
+from layerzero.integrations.transformers.recognise.trace import Graph, unclear
 
 _GATED = any_node("mixed") * call("sigmoid", any_node("gate"))
 

@@ -19,10 +19,11 @@ from layerzero.integrations.transformers.arguments import MASK
 from layerzero.integrations.transformers.layers import L2_EPS, Delta, Heads, Unknown
 from layerzero.integrations.transformers.recognise.layout import MOVES, places, rows_of, source_of
 from layerzero.integrations.transformers.recognise.match import any_node, call, match, number_of, parameter, uncast
+from layerzero.integrations.transformers.recognise.nodes import Node, named
 from layerzero.integrations.transformers.recognise.patterns.attention import Found
 from layerzero.integrations.transformers.recognise.patterns.linear import Linears, name_of
 from layerzero.integrations.transformers.recognise.patterns.norm import norm_of
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, again, named, unclear
+from layerzero.integrations.transformers.recognise.trace import Graph, again, unclear
 
 _conv, _rule = _layerzero.ops["causal_conv1d"], _layerzero.ops["gated_delta_rule"]
 GATED = any_node("normed") * call("silu", any_node("gate"))

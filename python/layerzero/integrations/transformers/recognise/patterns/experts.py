@@ -7,11 +7,12 @@ from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.layers import Experts, Unknown
 from layerzero.integrations.transformers.recognise.layout import rows_of
 from layerzero.integrations.transformers.recognise.match import any_node, call, match, uncast
+from layerzero.integrations.transformers.recognise.nodes import Node
 from layerzero.integrations.transformers.recognise.patterns.attention import Found
 from layerzero.integrations.transformers.recognise.patterns.linear import Linears, name_of
 from layerzero.integrations.transformers.recognise.patterns.mlp import mlp_of
 from layerzero.integrations.transformers.recognise.patterns.router import routed
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, unclear
+from layerzero.integrations.transformers.recognise.trace import Graph, unclear
 from layerzero.integrations.transformers.run import experts as experts_interface
 
 _GATED = call("sigmoid", any_node("gate")) * any_node("rows")

@@ -7,6 +7,7 @@ from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.caches.latents import gathered
 from layerzero.integrations.transformers.layers import Heads, Latent, Rope, Unshown
 from layerzero.integrations.transformers.recognise.layout import heads_in, places, rows_of, source_of
+from layerzero.integrations.transformers.recognise.nodes import Node
 from layerzero.integrations.transformers.recognise.patterns.linear import Linears, name_of
 from layerzero.integrations.transformers.recognise.patterns.norm import norm_of
 from layerzero.integrations.transformers.recognise.patterns.rotary import (
@@ -15,7 +16,7 @@ from layerzero.integrations.transformers.recognise.patterns.rotary import (
     tried,
     turned_by,
 )
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, unclear
+from layerzero.integrations.transformers.recognise.trace import Graph, unclear
 
 _UNKNOWN = "its keys and values are computed in a way that was not recognised"
 

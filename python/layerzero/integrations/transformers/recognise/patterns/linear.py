@@ -4,7 +4,8 @@ from typing import Any
 
 from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.recognise.match import uncast
-from layerzero.integrations.transformers.recognise.trace import Graph, sibling, unclear
+from layerzero.integrations.transformers.recognise.nodes import sibling
+from layerzero.integrations.transformers.recognise.trace import Graph, unclear
 
 
 class Linears:

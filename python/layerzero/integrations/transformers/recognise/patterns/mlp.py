@@ -7,10 +7,11 @@ import torch
 from layerzero.integrations.transformers.layers import Columns, Mlp
 from layerzero.integrations.transformers.recognise.layout import places, rows_of, source_of
 from layerzero.integrations.transformers.recognise.match import any_node, call, match_one
+from layerzero.integrations.transformers.recognise.nodes import Node
 from layerzero.integrations.transformers.recognise.patterns.attention import Found
 from layerzero.integrations.transformers.recognise.patterns.linear import Linears, name_of
 from layerzero.integrations.transformers.recognise.patterns.norm import norm_of
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, unclear
+from layerzero.integrations.transformers.recognise.trace import Graph, unclear
 
 x, up = any_node("x"), any_node("up")
 

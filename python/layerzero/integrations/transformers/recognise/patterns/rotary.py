@@ -12,7 +12,8 @@ from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.arguments import POSITIONS, TABLES, tables_of
 from layerzero.integrations.transformers.layers import Rope, Table, kind_of
 from layerzero.integrations.transformers.recognise.layout import MOVES
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, again, below, unclear
+from layerzero.integrations.transformers.recognise.nodes import Node, below
+from layerzero.integrations.transformers.recognise.trace import Graph, again, unclear
 
 _rope = _layerzero.ops["rope"]
 _COMPLEX = {"view_as_complex", "view_as_real", "real", "imag"}

@@ -16,8 +16,9 @@ from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.layers import Route
 from layerzero.integrations.transformers.recognise.layout import MOVES, rows_of
 from layerzero.integrations.transformers.recognise.match import any_node, call, match_one
+from layerzero.integrations.transformers.recognise.nodes import Node, below
 from layerzero.integrations.transformers.recognise.patterns.linear import name_of
-from layerzero.integrations.transformers.recognise.trace import Node, again, below, unclear
+from layerzero.integrations.transformers.recognise.trace import again, unclear
 
 _route = _layerzero.ops["moe_route"]
 _x = any_node("x")

@@ -15,7 +15,8 @@ from layerzero.integrations.transformers.arguments import MASK
 from layerzero.integrations.transformers.layers import Alibi
 from layerzero.integrations.transformers.recognise.layout import MOVES, places, source_of
 from layerzero.integrations.transformers.recognise.match import number_of, uncast
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, below, named
+from layerzero.integrations.transformers.recognise.nodes import Node, below, named
+from layerzero.integrations.transformers.recognise.trace import Graph
 from layerzero.integrations.transformers.run import linear_biases
 
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
