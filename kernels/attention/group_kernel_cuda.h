@@ -16,7 +16,8 @@ __device__ void AttendInGroup(const CudaProblem& p, const BlockOfTiles& block, c
                               const char* k, const char* v, int group, Stages<S::kStages>& stages, uint32_t& step) {
   constexpr int kD = S::kD, kKeys = S::kKeys;
   const int begin = block.keys.begin, end = block.keys.end;
-  const float unit = p.scale * (p.k_scale.data ? At(p.k_scale, block.kv) : 1.0f);
+  const float scale = p.scale * (p.k_scale.data ? At(p.k_scale, block.kv) : 1.0f);
+  const LogitUnit unit = UnitOf<kChanges>(p, scale);
   float out[kD / 8][4] = {}, z[kKeys / 8][4] = {}, top[2] = {-HUGE_VALF, -HUGE_VALF}, sum[2] = {}, kept[2];
   uint32_t weights[kKeys / 16][4];
 
@@ -51,8 +52,8 @@ __device__ void AttendInGroup(const CudaProblem& p, const BlockOfTiles& block, c
     CommitProducts();
   };
   const auto weigh = [&](int j0) {
-    ToLogits<kKeys, kChanges>(z, p, rows, unit, block.b, j0, j0 + kKeys <= end, [&](int i) { return j0 + i < end; });
-    Weigh<kKeys, kChanges == Changes::kNone>(z, top, sum, kept, unit);
+    ToLogits<kKeys, kChanges>(z, p, rows, scale, block.b, j0, j0 + kKeys <= end, [&](int i) { return j0 + i < end; });
+    Weigh<kKeys, kChanges != Changes::kAny>(z, top, sum, kept, unit.factor);
   };
   const auto pack = [&] {
 #pragma unroll
@@ -107,7 +108,9 @@ __device__ void AttendInGroup(const CudaProblem& p, const BlockOfTiles& block, c
     WaitForProducts<0>();
     values_were_read(step - 1);
   }
-  if constexpr (kChanges == Changes::kNone) top[0] *= unit, top[1] *= unit;
+  if constexpr (kChanges != Changes::kAny) {
+    for (float& t : top) t = t * unit.factor + unit.shift;
+  }
   const float value_unit = p.v_scale.data ? At(p.v_scale, block.kv) : 1.0f;
   WriteBand<T, kD>(p, block.queries, rows, block.b, block.split, out, top, sum, 0, value_unit);
 }
@@ -180,11 +183,13 @@ int32_t LaunchGroupFor(const CudaProblem& p, void* stream) {
 }
 template <class T, class S>
 int32_t LaunchGroupOf(const CudaProblem& p, void* stream) {
-  if (p.mask) return LaunchGroupFor<T, S, Changes::kAny>(p, stream);
-  const bool is_scale_positive = p.scale > 0 && !p.k_scale.data;
-  const bool plain = p.softcap <= 0 && !p.slopes.data && is_scale_positive;
-  return plain ? LaunchGroupFor<T, S, Changes::kNone>(p, stream)
-               : LaunchGroupFor<T, S, Changes::kCapAndSlopes>(p, stream);
+  constexpr float kLeastUnit = 1e-9f;  // below: slopes in units of it could overflow
+  const bool small_unit = p.slopes.data && (p.softcap > 0 ? p.softcap : p.scale) < kLeastUnit;
+  if (p.mask || !(p.scale > 0) || p.k_scale.data || small_unit || p.softcap > kLargeCap) {
+    return LaunchGroupFor<T, S, Changes::kAny>(p, stream);
+  }
+  return p.softcap > 0 || p.slopes.data ? LaunchGroupFor<T, S, Changes::kCapAndSlopes>(p, stream)
+                                        : LaunchGroupFor<T, S, Changes::kNone>(p, stream);
 }
 template <class T>
 int32_t LaunchGroups(const CudaProblem& p, void* stream) {

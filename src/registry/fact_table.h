@@ -93,11 +93,11 @@ inline constexpr auto kFacts = std::to_array<Fact>({
     {"fuses_ops", FactUse::kUnsupported, "a call is one operation: nothing is fused with its neighbors"},
     {"tp_invariance", FactUse::kRule, "policy.tp.size, .require_tp_invariant and .reduction_order"},
     {"jit", FactUse::kRule, "JIT_DISABLED until it was compiled for such calls"},
-    {"supports_offsets", FactUse::kUnsupported, "no operation is about tokens"},
-    {"supports_normalizers", FactUse::kUnsupported, "no operation is about tokens"},
-    {"supports_pretokenizers", FactUse::kUnsupported, "no operation is about tokens"},
-    {"tokenizer_ids", FactUse::kUnsupported, "no operation is about tokens"},
-    {"vocab_hashes", FactUse::kUnsupported, "no operation is about tokens"},
+    {"supports_offsets", FactUse::kUnsupported, "a constraint on return_offsets says it"},
+    {"supports_normalizers", FactUse::kUnsupported, "a kernel is proven for each tokenizer"},
+    {"supports_pretokenizers", FactUse::kUnsupported, "a kernel is proven for each tokenizer"},
+    {"tokenizer_ids", FactUse::kUnsupported, "a kernel is proven for each tokenizer"},
+    {"vocab_hashes", FactUse::kUnsupported, "a kernel is proven for each tokenizer"},
 });
 // clang-format on
 

@@ -100,7 +100,8 @@ TEST(SharesOfKeys, SplitsAgreeWithTheReference) {
 // Several steps over both stages, tiles with rows of two sequences' ends, keys that do not fill a step.
 TEST(Warpgroups, AgreeWithTheReference) {
   for (const std::string options : {"", " causal=true", " causal=true window=70", " softcap=5.0 return_lse=true",
-                                    " causal=true sinks=f32[4] alibi_slopes=f32[4] return_lse=true"}) {
+                                    " causal=true sinks=f32[4] alibi_slopes=f32[4] return_lse=true",
+                                    " softcap=3.0 alibi_slopes=f32[4] return_lse=true"}) {
     for (const std::string shapes : {"bf16[1,80,4,64] key=bf16[1,430,2,64] value=bf16[1,430,2,64]",
                                      "f16[2,30,4,128] key=f16[2,290,2,128] value=f16[2,290,2,96]",
                                      "bf16[1,33,4,256] key=bf16[1,170,1,256] value=bf16[1,170,1,256]"}) {
@@ -112,6 +113,29 @@ TEST(Warpgroups, AgreeWithTheReference) {
   Check("attention.gqa.prefill.ragged", "cuda.attention.gqa.prefill.ragged.wgmma",
         "query=bf16[90,4,64] key=bf16[420,2,64] value=bf16[420,2,64] cu_seqlens_q=i32[4]{0,20,20,90} "
         "cu_seqlens_kv=i32[4]{0,30,31,420} causal=true return_lse=true");
+}
+
+// Logits are in units of the soft-cap or the scale, but where slopes in these units could overflow.
+TEST(Warpgroups, TakeEveryUnit) {
+  for (const std::string options : {"scale=1e-12", "scale=1e-38", "scale=-0.2", "scale=0.0", "scale=40.0",
+                                    "softcap=1e-12", "softcap=1e-37", "softcap=1e5", "scale=-0.2 softcap=2.0"}) {
+    Check("attention.gqa.prefill", "cuda.attention.gqa.prefill.wgmma",
+          "query=bf16[1,20,4,64] key=bf16[1,290,2,64] value=bf16[1,290,2,64] causal=true return_lse=true "
+          "alibi_slopes=f32[4] " +
+              options);
+  }
+}
+
+// One expression for all soft-caps would be off by a share of the cap, whatever the logits are.
+TEST(LargeCaps, AgreeWithTheReference) {
+  for (const std::string id : {"cuda.attention.gqa.prefill", "cuda.attention.gqa.prefill.wgmma"}) {
+    for (const std::string cap : {"90.0", "110.0", "1e4", "1e6", "1e37"}) {
+      Check("attention.gqa.prefill", id,
+            "query=bf16[1,20,4,64] key=bf16[1,290,2,64] value=bf16[1,290,2,64] return_lse=true softcap=" + cap);
+    }
+  }
+  Check("attention.gqa.decode", "cuda.attention.gqa.decode.mma",
+        "query=bf16[1,1,4,64] key=bf16[1,290,2,64] value=bf16[1,290,2,64] return_lse=true softcap=1e4");
 }
 
 // Masks that are added may have the least finite number, whose product with a factor above 1 is infinite; a base that

@@ -1,5 +1,6 @@
 """layerzero's own kernels in Triton, without a GPU: in Triton's interpreter against FP64, compiled for GPUs that are not there,
-and whether a kind of calls says all that Triton compiles for. tests/gpu/test_conformance.py runs them on a device."""
+and whether a kind of calls says all that Triton compiles for, which is tested of Liger's too. tests/gpu/test_conformance.py
+runs them on a device."""
 
 import json
 import os
@@ -74,6 +75,27 @@ MORE = {
         for more in ("", "window=16", "window=1", "scale=1 softcap=1", f"softcap=16 sinks=f32[{h}]")
     ],
 }
+_PLACES = [(n, w, p, q) for n in (1, 16, 17) for w in (64, 77) for p in ("", "@offset") for q in ("", "@offset")]
+_X = "input=bf16[{n},{w}]{p} "
+_ROWS = [
+    _X + "weight=bf16[{w}]{q}",
+    *(_X.replace("{n}", str(n)) + "weight=f32[{w}]" for n in (32768, 32769, 32784, 32785)),
+]
+_ADDED = _X + "residual=bf16[{n},{w}]{q} weight=bf16[{w}]"
+_LAYER = _X + "weight=f32[{w}]{q} bias=f32[{w}] normalized_shape={w}"
+_GATED = "gate=f16[{n},{w}]{p} up=f16[{n},{w}]{q}"
+LIGER = {
+    "liger.rms_norm": _ROWS,
+    "liger.fused_add_rms_norm": [_ADDED],
+    "liger.layer_norm": [_LAYER],
+    "liger.swiglu": [_GATED],
+    "liger.geglu": [_GATED + " approximate=tanh"],
+    "liger.softmax": ["logits=f32[{n},{w}]{p}"],
+}
+LIGER = {
+    kernel: list(dict.fromkeys(line.format(n=n, w=w, p=p, q=q) for line in lines for n, w, p, q in _PLACES))
+    for kernel, lines in LIGER.items()
+}
 
 
 def program(*arguments):
@@ -117,10 +139,10 @@ def test_a_call_that_a_row_does_not_serve_is_refused_with_a_reason():
 
 @pytest.fixture(scope="module")
 def kinds():
-    return program("kinds", MORE)
+    return program("kinds", "triton", MORE) | program("kinds", "liger", LIGER)
 
 
-@pytest.mark.parametrize("kernel", ROWS)
+@pytest.mark.parametrize("kernel", [*ROWS, *LIGER])
 def test_calls_of_a_kind_are_compiled_once(kinds, kernel):
     """A kind that says too little would have Triton compile inside of a call."""
     first, alike = {}, 0

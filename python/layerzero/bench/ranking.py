@@ -2,8 +2,7 @@
 
 Rounds are dealt to three parts: records for a judgement come from the first, a call's records are kept only if what they
 choose is not slower than the default choice on the second, and the regret (time of the chosen kernel / time of the
-fastest by the first two) is taken on the third. The prior that is written has all rounds. Operations
-whose kernels plan at their first call are ranked, but get no records.
+fastest by the first two) is taken on the third. The prior that is written has all rounds.
 """
 
 import json
@@ -21,9 +20,6 @@ from layerzero.tuning.records import interval, kernel_row, record
 PARTS = 3
 FIT, CHECK, JUDGE = range(PARTS)
 FOLDS = 5  # folds of held-out calls
-# Kernels that compile at their first call, which fails inside a capture. Those of torch's that plan (cuDNN's attention) or
-# allocate (cuBLAS) make that call themselves: layerzero.torch.captures.
-PLANS_FIRST = ("liger.", "quack.")
 LEAST = 0.02  # smaller differences are noise between runs
 
 
@@ -44,7 +40,6 @@ class Ranking:
     default: str = ""  # the kernel that priorities choose
     chosen: str = ""  # the kernel that the written records choose
     has_entry: bool = True  # False: the prior keeps to the default here
-    planned: bool = False  # True: it keeps to the default in all calls of the operation
     regrets: dict[str, float] = field(default_factory=dict)  # by how the kernel was chosen
 
     def us(self, kernel: str, parts: Iterable[int] = range(PARTS)) -> float:
@@ -78,7 +73,7 @@ def records(rankings: Iterable[Ranking], parts: Iterable[int] = range(PARTS), **
     """
     made, wanted = {}, set(parts)
     for r in rankings:
-        if len(r.samples) < 2 or r.planned:
+        if len(r.samples) < 2:
             continue
         for kernel, by_round in r.samples.items():
             if not r.has_entry and kernel != r.default:
@@ -116,18 +111,9 @@ def drop_slower_entries(rankings: list[Ranking], device: str, **columns: Any) ->
         r.has_entry = r.ratio(chosen, r.default, CHECK) <= 1 + max(LEAST, r.spread())
 
 
-def leave_out_planning(rankings: list[Ranking]) -> None:
-    """Sets planned for the calls of operations where a capture may get a kernel that plans at its first call: priorities
-    choose the same kernel in both modes, so that the warm-up before a capture makes that first call; times would not."""
-    plans = {r.about["operation"] for r in rankings if any(k.startswith(PLANS_FIRST) for k in r.samples)}
-    for r in rankings:
-        r.planned = r.about["operation"] in plans
-
-
 def judge(rankings: list[Ranking], device: str, **columns: Any) -> dict[str, dict[str, Any]]:
     """Returns the regret by mode (eager, graph), then by how kernels were chosen: "priorities" alone, "measured" with
     records of the same calls, "held_out" with those of other calls. Fills in default, chosen, has_entry and regrets."""
-    leave_out_planning(rankings)
     rivals = [r for r in rankings if len(r.samples) > 1]
     chosen: dict[str, dict[int, str]] = {"priorities": {}, "measured": {}, "held_out": {}}
     try:
@@ -194,6 +180,6 @@ def row(r: Ranking) -> dict[str, Any]:
         "wrong": r.wrong,
         "default": r.default,
         "chosen": r.chosen,
-        "has_entry": r.has_entry and not r.planned and len(r.samples) > 1,
+        "has_entry": r.has_entry and len(r.samples) > 1,
         "regret": r.regrets,
     }

@@ -1,8 +1,9 @@
 """Tensors that a call can be made with, from a description of the call: what a compilation runs on.
 
 A description is what the engine's CallText makes (src/engine/jit.cpp): {"operation", "device", "layout", "tensors": {name:
-{"dtype", "shape", "strides"}}, "scalars": {name: value}}. Numbers are 1; integers are 0, which is inside of every table;
-offsets split the rows evenly, and lengths are 1, so that kernels which plan by them have something to plan.
+{"dtype", "shape", "strides"}}, "scalars": {name: value}}. Numbers are 1; integers are 0, which is inside of every table.
+Kernels that plan by offsets and lengths have something to plan: offsets of keys and pages split them evenly, each sequence has
+one query and a last page of one key (so no query is without keys), and all tables are read to the host.
 """
 
 import json
@@ -14,6 +15,7 @@ from layerzero.contracts.axes import Description
 
 Call = Mapping[str, Any]
 _OFFSETS = ("cu_seqlens", "indptr")  # parts of the names of tensors with offsets into rows
+_QUERIES = ("cu_seqlens_q", "qo_indptr")  # the rows after the last sequence belong to none
 _LENGTHS = ("_lens", "_len")
 
 
@@ -31,11 +33,14 @@ def described(call: Call) -> dict[str, Any]:
 
 
 def arguments(call: Call) -> dict[str, Any]:
-    """Returns the arguments of the call by name, tensors on its device."""
+    """Returns the arguments of the call by name, tensors on its device. It waits for the device, if there are tables."""
     import torch
+
+    from layerzero.backends.flashinfer.plans import read_tables
 
     with torch.no_grad():
         tensors = {name: tensor_like(t, call["device"], _filled(name, t, call)) for name, t in call["tensors"].items()}
+        read_tables(*(t for t in tensors.values() if t.dtype in (torch.int32, torch.int64)))
     return tensors | _options(call)
 
 
@@ -51,7 +56,8 @@ def _filled(name: str, tensor: Mapping[str, Any], call: Call) -> int | range | N
     if any(part in name for part in _OFFSETS) and len(tensor["shape"]) == 1 and tensor["shape"][0] > 1:
         count = tensor["shape"][0] - 1
         rows = _rows(name, call)
-        return range(0, count * (rows // count) + 1, rows // count) if rows >= count else None
+        each = min(rows // count, 1) if name in _QUERIES else rows // count
+        return range(0, count * each + 1, each) if each else None
     return 1 if name.endswith(_LENGTHS) else None
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero.errors import OutOfMemoryError
+from layerzero.errors import KernelRefusedError, OutOfMemoryError
 from layerzero.host import forks
 from layerzero.host.files import replaced
 from layerzero.host.policy import jit_settings
@@ -119,10 +119,11 @@ def refuse_failed(key: str) -> None:
 
 @contextlib.contextmanager
 def remembering_failures(key: str, facts: dict[str, Any]) -> Iterator[None]:
-    """A compilation: if it fails for another reason than memory, no process tries it again until a fact changes."""
+    """A compilation: if it fails for another reason than memory, no process tries it again until a fact changes. What an
+    adapter refuses says nothing about the compiler: the example had no values for it, and another process's may have."""
     try:
         yield
-    except MemoryError:
+    except (MemoryError, KernelRefusedError):
         raise
     except Exception as error:
         if not isinstance(error, OutOfMemoryError):

@@ -50,16 +50,13 @@ note("import")
 _number = itertools.count()
 ATTENTION = lambda d=32: tuple(torch.randn(1, 16, 3, d) for _ in range(3))  # noqa: E731
 OPTIONS = {"attention": {"layout": "BSHD"}}
-CALLS = {  # one operation of each library: (library, kernel, a call, a call of another kind)
+NORMS = tuple((torch.randn(3, hidden), torch.ones(hidden)) for hidden in (64, 96))
+CALLS = {  # one operation of each compiler: (kernel, operation, a call, a call of another kind)
     "flashinfer": ("flashinfer.batch_prefill", "attention", ATTENTION(), ATTENTION(64)),
-    "liger": ("liger.rms_norm", "rms_norm", (torch.randn(3, 64), torch.ones(64)), (torch.randn(3, 96), torch.ones(96))),
-    "quack": ("quack.rms_norm", "rms_norm", (torch.randn(3, 64), torch.ones(64)), (torch.randn(3, 96), torch.ones(96))),
-    "triton": (
-        "triton.rms_norm",
-        "rms_norm",
-        (torch.randn(3, 64), torch.ones(64)),
-        (torch.randn(3, 96), torch.ones(96)),
-    ),
+    "flashinfer in the CuTe DSL": ("flashinfer.rmsnorm", "rms_norm", *NORMS),
+    "liger": ("liger.rms_norm", "rms_norm", *NORMS),
+    "quack": ("quack.rms_norm", "rms_norm", *NORMS),
+    "triton": ("triton.rms_norm", "rms_norm", *NORMS),
     "deep_gemm": (
         "deep_gemm.bf16_gemm_nt",
         "linear",

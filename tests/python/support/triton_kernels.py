@@ -1,7 +1,8 @@
-"""Run as a program by test_triton_kernels.py: prints what layerzero's kernels in Triton do, as JSON. It needs Triton, no GPU.
+"""Run as a program by test_triton_kernels.py: prints what kernels in Triton do, layerzero's and Liger's, as JSON. It needs
+Triton, no GPU.
 
 results   every conformance case that a row admits, in Triton's interpreter, against FP64; with `planted`, results are scaled
-kinds     of every case: its kind of calls, and the specializations that Triton would compile for it
+kinds     of every case of a library's rows: its kind of calls, and the specializations that Triton would compile for it
 compiled  what is compiled for a GPU of the given architecture, and the bytes of shared memory
 refused   lines of calls and the codes of the reasons that refuse them
 """
@@ -25,18 +26,18 @@ from operation_cases import lines, tensors_of
 NAMES = {op["id"]: name for name, contract in contracts().items() for op in contract["operations"]}
 
 
-def registered(kept=()):
+def registered(kept=(), library="triton"):
     """Registers the rows as kernels of the CPU, and returns their ids with the names of their operations' functions."""
     lz.list_kernels()
-    document, _ = stand_ins.on_cpu("triton", kept)
+    document, _ = stand_ins.on_cpu(library, kept)
     backends.register(document)
     return {row["kernel_id"]: (NAMES[op], row) for op, rows in document["ops"].items() for row in rows}
 
 
-def admitted(name, row, call):
-    """(line, result of `call`) of each case that the row admits. A row that says that a hidden NaN may show is left out by
-    strict mode where a case has one."""
-    for line in lines(name):
+def admitted(name, row, call, more=()):
+    """(line, result of `call`) of each case, and of `more` lines, that the row admits. A row that says that a hidden NaN may
+    show is left out by strict mode where a case has one."""
+    for line in (*lines(name), *more):
         special = "masked_v_nan" in row and any(text in line for text in ("nan", "inf"))
         with lz.policy(strict_mode=special):
             try:
@@ -123,26 +124,25 @@ def target_of(architecture):
 
 def launches(make):
     """Has kernels compiled instead of launched: make(form, values, options) is called for each launch."""
-    from layerzero.backends.triton import launching
+    from triton.runtime.jit import JITFunction
 
-    def run(self, blocks, aligned, /, *values, warps, stages=2, **constants):
-        form = self._aligned if aligned else self._others
-        make(form, values, constants | {"num_warps": warps, "num_stages": stages, "grid": (blocks,)})
+    def run(self, *values, grid, warmup, **options):
+        make(self, values, options | {"grid": grid})
 
-    launching.Kernel.run = run
+    JITFunction.run = run
 
 
-def kinds(more):
+def kinds(library, more):
     """{kernel: [[kind, specializations], ...]} of the cases and of further lines {kernel: [line, ...]}."""
     target_of(80)
     seen = []
     launches(lambda form, values, options: seen.append(specialization(form, values, options)))
     found = {}
     with lz.policy(allow_jit_compile=True):
-        for kernel, (name, row) in registered(kept=("jit",)).items():
-            rows = found.setdefault(kernel.removeprefix("stand_in."), [])
-            rows += [one for _, one in admitted(name, row, lambda line, n=name, k=kernel: kind_of(n, line, k, seen))]
-            rows += [kind_of(name, line, kernel, seen) for line in more[kernel.removeprefix("stand_in.")]]
+        for kernel, (name, row) in registered(("jit",), library).items():
+            own = kernel.removeprefix("stand_in.")
+            rows = admitted(name, row, lambda line, n=name, k=kernel: kind_of(n, line, k, seen), more[own])
+            found[own] = [one for _, one in rows]
     return found
 
 

@@ -18,8 +18,10 @@ def _logits(q, k, scale, softcap, has_softcap: tl.constexpr):
     """Logits times log2(e): scale and softcap have that factor."""
     z = tl.dot(q, k, input_precision="tf32x3") * scale
     if has_softcap:
-        e = tl.exp2(tl.abs(z) * (-2.0 * 1.4426950408889634 / softcap))
-        bounded = softcap * (1.0 - e) / (1.0 + e)
+        y = tl.abs(z) / softcap
+        e = tl.exp2(y * (-2.0 * 1.4426950408889634))
+        series = y * (1.0 + y * y * (-1.0 / 3 + y * y * (2.0 / 15 + y * y * (-17.0 / 315 + y * y * (62.0 / 2835)))))
+        bounded = softcap * tl.where(y < 0.25, series, (1.0 - e) / (1.0 + e))  # 1 - e of a small y has few digits
         z = tl.where(z < 0.0, -bounded, bounded)
     return z
 
