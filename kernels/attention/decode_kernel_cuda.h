@@ -1,7 +1,7 @@
 // Attention of few rows on CUDA: a block takes rows that share a KV head over a split of the keys. Some lanes of a warp
 // share a key, 8 elements each; every key is read once for all rows of the block, several keys of each lane at a time.
 // FP32 throughout; online softmax arXiv:1805.02867, split keys arXiv:2311.01282. Source: own. Packed queries have as
-// many blocks as rows need: a prefill in float32, over caches of other dtypes, or where hidden NaN must not show.
+// many blocks as rows need: a prefill over caches of other dtypes, or where hidden NaN must not show.
 #pragma once
 
 #include "kernels/attention/lanes_cuda.h"

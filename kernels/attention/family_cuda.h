@@ -29,6 +29,15 @@ uint64_t FewWorkspace(const lz_kernel_args* args) {
   return PartBytes(p, CutOfFew(p));
 }
 template <MakeCudaProblem kMake>
+int32_t LaunchFloatTiles(const lz_kernel_args* args) {
+  return RunFloatTiles(kMake(args), args);
+}
+template <MakeCudaProblem kMake>
+uint64_t FloatTileWorkspace(const lz_kernel_args* args) {
+  const CudaProblem p = kMake(args);
+  return PartBytes(p, CutOfFloatTiles(p));
+}
+template <MakeCudaProblem kMake>
 int32_t LaunchTiles(const lz_kernel_args* args) {
   return RunTiles(kMake(args), args);
 }
@@ -60,6 +69,18 @@ constexpr KernelSpec FewSpec(std::string_view id, std::string_view operation, in
                    .preferences = preferences,
                    .numerics = "fp32",
                    .workspace = &FewWorkspace<kMake>});
+}
+// Tiles of rows in FP32. Not measured: before torch's products of matrices in expressions, after what else it has.
+inline constexpr int32_t kFloatTiles = kBeforeExpressions - 1;
+template <MakeCudaProblem kMake>
+constexpr KernelSpec FloatTileSpec(std::string_view id, std::string_view operation,
+                                   std::span<const Constraint> constraints,
+                                   std::span<const std::string_view> accepts = kAcceptsAll) {
+  KernelSpec spec = FewSpec<kMake>(id, operation, kFloatTiles, constraints, accepts);
+  spec.dtypes = Mask(DType::kF32);
+  spec.launch = &LaunchFloatTiles<kMake>;
+  spec.workspace = &FloatTileWorkspace<kMake>;
+  return spec;
 }
 // Tiles of rows in 16 bits, by products of matrices.
 template <MakeCudaProblem kMake>

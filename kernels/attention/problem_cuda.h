@@ -164,7 +164,7 @@ inline int64_t CudaWindowLeft(int64_t left) { return left < 0 ? -1 : CudaWindow(
 // Head dimensions that the kernel takes: multiples of 8, rows at multiples of 16 bytes.
 inline constexpr int64_t kMostHeadDim = 256, kMostKeys = int64_t{1} << 30;
 inline constexpr int64_t kMostQueries = int64_t{1} << 24;
-inline constexpr int64_t kFewQueries = 8;  // more of them are torch's: products of matrices
+inline constexpr int64_t kFewQueries = 8;  // more of them are for tiles
 inline constexpr DTypeMask kCudaCaches = kF32F16BF16 | Mask(DType::kF8E4M3, DType::kF8E5M2, DType::kI8);
 
 // By the dtype of keys and values (kernels/attention/parts); the parts alone, if `p.part` is given.
@@ -174,7 +174,10 @@ int32_t DecodeBF16(const CudaProblem& p, void* stream);
 int32_t DecodeI8(const CudaProblem& p, void* stream);
 int32_t DecodeF8E4M3(const CudaProblem& p, void* stream);
 int32_t DecodeF8E5M2(const CudaProblem& p, void* stream);
-// The same for tiles of rows; keys and values of the query's dtype.
+// The same for tiles of rows in FP32, over keys and values in float32; with a map.
+int32_t FloatTiles(const CudaProblem& p, void* stream);
+int32_t MappedFloatTiles(const CudaProblem& p, void* stream);
+// The same for tiles of rows in 16 bits; keys and values of the query's dtype.
 int32_t TilesF16(const CudaProblem& p, void* stream);
 int32_t TilesBF16(const CudaProblem& p, void* stream);
 // The same for the 128 rows of two warpgroups, on sm_90.
@@ -186,10 +189,13 @@ int32_t MappedBF16(const CudaProblem& p, void* stream);
 
 // The parts, or the whole call if it is not split.
 int32_t DecodeParts(const CudaProblem& p, void* stream);
+int32_t FloatTileParts(const CudaProblem& p, void* stream);
 int32_t TileParts(const CudaProblem& p, void* stream);
-// A whole call: few rows by dot products, tiles of rows by products of matrices (keys and values of the query's dtype).
+// A whole call: few rows by dot products, in float32 many by tiles; tiles of rows by products of matrices (keys and
+// values of the query's dtype).
 // Where keys are split, the parts are in `args->workspace`, PartBytes of the same cut, and are merged.
 int32_t RunFew(CudaProblem p, const lz_kernel_args* args);
+int32_t RunFloatTiles(CudaProblem p, const lz_kernel_args* args);
 int32_t RunTiles(CudaProblem p, const lz_kernel_args* args);
 int32_t RunGroups(CudaProblem p, const lz_kernel_args* args);
 

@@ -11,9 +11,21 @@ inline constexpr int64_t kMostSplits = 256;
 struct CudaCut {
   int64_t rows, blocks, keys;
 };
+// Tiles of rows in FP32: those of wide rows are smaller, since the outputs are in registers.
+inline CudaCut CutOfFloatTiles(const CudaProblem& p) {
+  const bool wide = p.d_more > 0 || p.d_qk > 128 || p.d_v > 128;
+  return {p.latent ? 16 : wide ? 32 : 64, 264, 128};
+}
+// Keys that cp.async copies as they are, and rows that fill more than half of a tile.
+inline bool FillsFloatTiles(const CudaProblem& p) {
+  constexpr int64_t kHalfOfTile = 32;
+  const int64_t rows = p.packed() ? p.total_q * p.group / (p.b > 0 ? p.b : 1) : p.rows();
+  return p.cache == DType::kF32 && p.shared == 0 && rows > kHalfOfTile;
+}
 // Few rows by dot products: with fewer rows each key costs less, with more its loads serve more.
 inline constexpr int kPackedRows = 8;
 inline CudaCut CutOfFew(const CudaProblem& p) {
+  if (FillsFloatTiles(p)) return CutOfFloatTiles(p);
   return {p.packed() ? kPackedRows : p.rows() <= 1 ? 1 : p.rows() <= 4 ? 4 : 8, 528, 64};
 }
 // Tiles by products of matrices: of 16 rows if a KV head has no more or a prefix is shared, else of 64, or of 128 where

@@ -7,8 +7,13 @@ from layerzero.torch.references import call_reference
 
 FEW = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 TILES = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}  # weights of 16 bits
+ALL_TILES = {torch.float32: 1e-5, **TILES}
 LENGTHS = [1, 63, 64, 65, 127, 1000, 4096, 9000]
 PAGE = 16
+
+
+def of_tiles(kernel, dtype):
+    return kernel if dtype in TILES else f"{kernel}.fp32"
 
 
 def normal(*shape, dtype=torch.float32):
@@ -76,12 +81,12 @@ def test_decode_of_every_length(dtype, h_q, h_kv, d):
                     )
 
 
-@pytest.mark.parametrize("dtype", TILES)
+@pytest.mark.parametrize("dtype", ALL_TILES)
 @pytest.mark.parametrize(("h_q", "h_kv", "d"), [(4, 4, 64), (8, 2, 128), (9, 1, 80), (6, 2, 256)])
 def test_prefill_of_every_length(dtype, h_q, h_kv, d):
     torch.manual_seed(d)
     slopes, sinks = torch.rand(h_q, device="cuda") * 0.1, normal(h_q)
-    kernel = f"cuda.attention.{'standard' if h_q == h_kv else 'gqa'}.prefill"
+    kernel = of_tiles(f"cuda.attention.{'standard' if h_q == h_kv else 'gqa'}.prefill", dtype)
     for s_q, s_kv in ((2, 2), (63, 64), (65, 65), (200, 1000), (16, 4096), (1000, 1000), (70, 33)):
         k, v = normal(2, h_kv, s_kv, d, dtype=dtype), normal(2, h_kv, s_kv, d, dtype=dtype)
         values = {"query": normal(2, h_q, s_q, d, dtype=dtype), "key": k, "value": v}
@@ -92,7 +97,11 @@ def test_prefill_of_every_length(dtype, h_q, h_kv, d):
             {"alibi_slopes": slopes, "return_lse": True},
             {"attn_mask": torch.rand(s_q, s_kv, device="cuda") < 0.7, "return_lse": True},
         ):
-            check("attention", values, kernel, TILES[dtype], "BHSD", **options)
+            check("attention", values, kernel, ALL_TILES[dtype], "BHSD", **options)
+        if dtype not in TILES:
+            check("cross_attention", values, "cuda.attention.cross.prefill.fp32", FEW[dtype], "BHSD", return_lse=True)
+            options, kernel_of_parts = {"num_splits": 3, "raw": True}, kernel.replace("prefill", "partials")
+            check("attention_partials", values, kernel_of_parts, 1e-4, "BHSD", **options)
 
 
 def pages(lengths, dtype, *tail):
@@ -149,7 +158,7 @@ def test_paged_sequences_of_unlike_length(dtype, h_q, h_kv, d):
             check("ragged_attention", packed, f"{kernel}.ragged.fp32", FEW[dtype], **more, return_lse=True)
 
 
-@pytest.mark.parametrize("dtype", TILES)
+@pytest.mark.parametrize("dtype", ALL_TILES)
 @pytest.mark.parametrize("heads", [1, 16, 128])
 def test_latents(dtype, heads):
     torch.manual_seed(heads)
@@ -158,7 +167,7 @@ def test_latents(dtype, heads):
         values |= {"ckv": normal(length, 1, 512, dtype=dtype), "kpe": normal(length, 1, 64, dtype=dtype)}
         for causal in (False, True):
             options = {"sm_scale": 0.05, "causal": causal, "return_lse": True}
-            check("mla_decode", values, "cuda.attention.mla.decode", TILES[dtype], **options)
+            check("mla_decode", values, of_tiles("cuda.attention.mla.decode", dtype), ALL_TILES[dtype], **options)
     for lengths in ([1], [3000], [0, 7, 300, 2048, 16]):
         ckv, _, lists = pages(lengths, dtype, 512)
         kpe = normal(*ckv.shape[:2], 64, dtype=dtype)
@@ -166,12 +175,15 @@ def test_latents(dtype, heads):
         values = {"q_nope": normal(b, heads, 512, dtype=dtype), "q_pe": normal(b, heads, 64, dtype=dtype)}
         values |= {"ckv_cache": ckv, "kpe_cache": kpe, **lists}
         options = {"sm_scale": 0.05, "return_lse": True}
-        check("mla_decode_paged", values, "cuda.attention.mla.decode.paged", TILES[dtype], **options)
+        check(
+            "mla_decode_paged", values, of_tiles("cuda.attention.mla.decode.paged", dtype), ALL_TILES[dtype], **options
+        )
     for s_q, s_kv in ((1, 70), (130, 130), (40, 300)):
         values = {"q_nope": normal(2, s_q, heads, 128, dtype=dtype), "q_pe": normal(2, s_q, heads, 64, dtype=dtype)}
         values |= {"k_nope": normal(2, s_kv, heads, 128, dtype=dtype), "k_pe": normal(2, s_kv, 1, 64, dtype=dtype)}
         values["value"] = normal(2, s_kv, heads, 128, dtype=dtype)
-        check("mla_prefill", values, "cuda.attention.mla.prefill", TILES[dtype], "BSHD", return_lse=True)
+        kernel = of_tiles("cuda.attention.mla.prefill", dtype)
+        check("mla_prefill", values, kernel, ALL_TILES[dtype], "BSHD", return_lse=True)
 
 
 @pytest.mark.parametrize("dtype", FEW)

@@ -1,4 +1,4 @@
-// Cross attention on CUDA: up to 8 queries, and tiles of rows in 16 bits.
+// Cross attention on CUDA: up to 8 queries, and tiles of rows in 16 bits or FP32.
 //   query [b, s_q, h_q, d_qk], key [b, s_kv, h_kv, d_qk], value [b, s_kv, h_kv, d_v]  f32|f16|bf16, last axis dense
 //   output [b, s_q, h_q, d_v] dtype of query; lse [b, h_q, s_q] f32
 // Workspace, determinism, captures, numerics: as kernels/attention/dense/cuda.cu.
@@ -22,12 +22,13 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   return p;
 }
 
-constexpr auto kConstraints = attention::WithHeadDims({
+constexpr auto kFloatConstraints = attention::WithHeadDims({
     {"key.alignment", Rel::kGe, 4},
     {"value.alignment", Rel::kGe, 4},
     {"s_kv", Rel::kLe, attention::kMostKeys},
-    {"s_q", Rel::kLe, attention::kFewQueries},
+    {"s_q", Rel::kLe, attention::kMostQueries},
 });
+constexpr auto kConstraints = Joined(kFloatConstraints, {{"s_q", Rel::kLe, attention::kFewQueries}});
 constexpr auto kTileConstraints = Joined(attention::kDenseTiles, {
                                                                      {"s_q", Rel::kLe, attention::kMostQueries},
                                                                      attention::kKeysFit,
@@ -51,6 +52,8 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
                                       kTileConstraints, kTileAccepts),
     attention::TileSpec<&MakeProblem>("cuda.attention.cross.prefill.mask", "attention.cross.prefill",
                                       attention::kAfterFlash, kMaskConstraints, kAccepts),
+    attention::FloatTileSpec<&MakeProblem>("cuda.attention.cross.prefill.fp32", "attention.cross.prefill",
+                                           kFloatConstraints, kAccepts),
 });
 }  // namespace
 }  // namespace lz

@@ -1,8 +1,9 @@
-// Attention on CUDA over dense keys and values: decode, prefill of up to 8 queries, and prefill in 16 bits.
+// Attention on CUDA over dense keys and values: decode, prefill of up to 8 queries, and prefill in 16 bits or FP32.
 //   query [b, s_q, h_q, d_qk], key [b, s_kv, h_kv, d_qk], value [b, s_kv, h_kv, d_v]  f32|f16|bf16, last axis dense
 //   output [b, s_q, h_q, d_v] dtype of query; lse [b, h_q, s_q] f32
 // Workspace: parts, where keys are split. Deterministic. Safe in graph captures. Few queries: FP32 throughout (class
-// fp32), kernels/attention/decode_kernel_cuda.h; prefill: weights of 16 bits (class bf16-p), tile_kernel_cuda.h.
+// fp32), kernels/attention/decode_kernel_cuda.h; prefill: weights of 16 bits (class bf16-p), tile_kernel_cuda.h; in
+// float32 FP32 throughout, float_tile_kernel_cuda.h.
 #include "kernels/attention/family_cuda.h"
 #include "kernels/attention/tile_memory.h"
 #include "ops/attention/dense.h"
@@ -26,12 +27,13 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   return p;
 }
 
-constexpr auto kConstraints = attention::WithHeadDims({
+constexpr auto kFloatConstraints = attention::WithHeadDims({
     {"key.alignment", Rel::kGe, 4},
     {"value.alignment", Rel::kGe, 4},
     {"s_kv", Rel::kLe, attention::kMostKeys},
-    {"s_q", Rel::kLe, attention::kFewQueries},
+    {"s_q", Rel::kLe, attention::kMostQueries},
 });
+constexpr auto kConstraints = Joined(kFloatConstraints, {{"s_q", Rel::kLe, attention::kFewQueries}});
 constexpr auto kTileConstraints = Joined(attention::kDenseTiles, {
                                                                      {"s_q", Rel::kLe, attention::kMostQueries},
                                                                      attention::kKeysFit,
@@ -79,6 +81,10 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
                                        attention::kBeforeFlash, kGroupConstraints, kAccepts, kGroupPreferences),
     attention::GroupSpec<&MakeProblem>("cuda.attention.gqa.prefill.wgmma", "attention.gqa.prefill",
                                        attention::kBeforeFlash, kGroupConstraints, kAccepts, kGroupPreferences),
+    attention::FloatTileSpec<&MakeProblem>("cuda.attention.standard.prefill.fp32", "attention.standard.prefill",
+                                           kFloatConstraints, kAccepts),
+    attention::FloatTileSpec<&MakeProblem>("cuda.attention.gqa.prefill.fp32", "attention.gqa.prefill",
+                                           kFloatConstraints, kAccepts),
 });
 }  // namespace
 }  // namespace lz

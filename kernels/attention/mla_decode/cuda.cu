@@ -1,9 +1,9 @@
 // Decode of multi-head latent attention over one sequence on CUDA: all heads share each entry, which is read once as
 // key and value.
 //   q_nope [tokens, h, d_ckv <= 512], q_pe [tokens, h, d_kpe <= 64], ckv [kv_len, 1, d_ckv], kpe [kv_len, 1, d_kpe]
-//   f16|bf16, last axis dense; output [tokens, h, d_ckv] dtype of q_nope; lse [tokens, h] f32
-// Workspace: parts, where entries are split. Deterministic. Safe in graph captures. Weights of 16 bits (class bf16-p).
-// kernels/attention/tile_kernel_cuda.h computes it.
+//   f32|f16|bf16, last axis dense; output [tokens, h, d_ckv] dtype of q_nope; lse [tokens, h] f32
+// Workspace: parts, where entries are split. Deterministic. Safe in graph captures. Weights of 16 bits (class bf16-p),
+// kernels/attention/tile_kernel_cuda.h; in float32 FP32 throughout (class fp32), float_tile_kernel_cuda.h.
 #include "kernels/attention/family_cuda.h"
 #include "ops/attention/mla_decode.h"
 
@@ -31,7 +31,8 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   return p;
 }
 
-constexpr auto kConstraints = std::to_array<Constraint>({
+// What tiles in 16 bits and in FP32 ask.
+constexpr auto kEntries = std::to_array<Constraint>({
     kOnCompiledSm,
     kOnDriver,
     {"ckv.same_dtype", Rel::kEq, 1},
@@ -40,18 +41,26 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"d_ckv", Rel::kLe, 512},
     {"d_kpe", Rel::kGe, 8},
     {"d_kpe", Rel::kLe, 64},
-    {"q_nope.alignment", Rel::kGe, 4},
-    {"q_pe.alignment", Rel::kGe, 4},
     {"ckv.alignment", Rel::kGe, 4},
     {"kpe.alignment", Rel::kGe, 4},
-    {"device.shared_memory_per_block", Rel::kGe, 162 << 10},  // of a block, static memory included
     {"kv_len", Rel::kLe, attention::kMostKeys},
     {"tokens", Rel::kLe, int64_t{1} << 20},
-    attention::kNotStrict,
 });
+constexpr auto kConstraints =
+    Joined(kEntries, {
+                         {"q_nope.alignment", Rel::kGe, 4},
+                         {"q_pe.alignment", Rel::kGe, 4},
+                         {"device.shared_memory_per_block", Rel::kGe, 162 << 10},  // of a block, static memory included
+                         attention::kNotStrict,
+                     });
+constexpr auto kFloatConstraints =
+    Joined(kEntries, {
+                         {"device.shared_memory_per_block", Rel::kGe, 114 << 10},  // of a block, static memory included
+                     });
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::TileSpec<&MakeProblem>("cuda.attention.mla.decode", "attention.mla.decode", attention::kBeforeGathers,
                                       kConstraints),
+    attention::FloatTileSpec<&MakeProblem>("cuda.attention.mla.decode.fp32", "attention.mla.decode", kFloatConstraints),
 });
 }  // namespace
 }  // namespace lz

@@ -1,7 +1,7 @@
 // Decode of multi-head latent attention over paged caches on CUDA; pages are read where they are, each entry once as
 // key and value of 64 heads.
 //   q_nope [b, h, d_ckv <= 512], q_pe [b, h, d_kpe <= 64], ckv_cache [pages, page_size, d_ckv],
-//   kpe_cache [pages, page_size, d_kpe]  f16|bf16, last axis dense
+//   kpe_cache [pages, page_size, d_kpe]  f32|f16|bf16, last axis dense
 //   output [b, h, d_ckv] dtype of q_nope; lse [b, h] f32
 // Invalid index data: as kernels/attention/paged/cuda.cu. Workspace, determinism, captures, numerics: as
 // kernels/attention/mla_decode/cuda.cu.
@@ -33,7 +33,8 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   return p;
 }
 
-constexpr auto kConstraints = std::to_array<Constraint>({
+// What tiles in 16 bits and in FP32 ask.
+constexpr auto kEntries = std::to_array<Constraint>({
     kOnCompiledSm,
     kOnDriver,
     {"ckv_cache.same_dtype", Rel::kEq, 1},
@@ -42,16 +43,25 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"d_ckv", Rel::kLe, 512},
     {"d_kpe", Rel::kGe, 8},
     {"d_kpe", Rel::kLe, 64},
-    {"q_nope.alignment", Rel::kGe, 4},
-    {"q_pe.alignment", Rel::kGe, 4},
     {"ckv_cache.alignment", Rel::kGe, 4},
     {"kpe_cache.alignment", Rel::kGe, 4},
-    {"device.shared_memory_per_block", Rel::kGe, 162 << 10},  // of a block, static memory included
     {"num_indices * page_size", Rel::kLe, attention::kMostKeys},
 });
+constexpr auto kConstraints =
+    Joined(kEntries, {
+                         {"q_nope.alignment", Rel::kGe, 4},
+                         {"q_pe.alignment", Rel::kGe, 4},
+                         {"device.shared_memory_per_block", Rel::kGe, 162 << 10},  // of a block, static memory included
+                     });
+constexpr auto kFloatConstraints =
+    Joined(kEntries, {
+                         {"device.shared_memory_per_block", Rel::kGe, 114 << 10},  // of a block, static memory included
+                     });
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::TileSpec<&MakeProblem>("cuda.attention.mla.decode.paged", "attention.mla.decode.paged",
                                       attention::kBeforeGathers, kConstraints),
+    attention::FloatTileSpec<&MakeProblem>("cuda.attention.mla.decode.paged.fp32", "attention.mla.decode.paged",
+                                           kFloatConstraints),
 });
 }  // namespace
 }  // namespace lz

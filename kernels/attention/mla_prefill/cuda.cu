@@ -1,7 +1,7 @@
 // Prefill of multi-head latent attention on CUDA: the two parts of queries and keys are read where they are.
 //   q_nope [b, s_q, h, d_nope <= 128], q_pe [b, s_q, h, d_pe <= 64], k_nope [b, s_kv, h, d_nope], k_pe [b, s_kv, 1,
-//   d_pe], value [b, s_kv, h, d_v <= 128]  f16|bf16, last axis dense; output [b, s_q, h, d_v] dtype of q_nope; lse [b,
-//   h, s_q] f32
+//   d_pe], value [b, s_kv, h, d_v <= 128]  f32|f16|bf16, last axis dense; output [b, s_q, h, d_v] dtype of q_nope;
+//   lse [b, h, s_q] f32
 // Workspace, determinism, captures, numerics: as kernels/attention/mla_decode/cuda.cu.
 #include "kernels/attention/family_cuda.h"
 #include "ops/attention/mla_prefill.h"
@@ -24,7 +24,8 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   return p;
 }
 
-constexpr auto kConstraints = std::to_array<Constraint>({
+// What tiles in 16 bits and in FP32 ask.
+constexpr auto kHeads = std::to_array<Constraint>({
     kOnCompiledSm,
     kOnDriver,
     {"d_nope", Rel::kMultipleOf, 8},
@@ -34,19 +35,27 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"d_pe", Rel::kGe, 8},
     {"d_pe", Rel::kLe, 64},
     {"d_v", Rel::kLe, 128},
-    {"q_nope.alignment", Rel::kGe, 4},
-    {"q_pe.alignment", Rel::kGe, 4},
     {"k_nope.alignment", Rel::kGe, 4},
     {"k_pe.alignment", Rel::kGe, 4},
     {"value.alignment", Rel::kGe, 4},
-    {"device.shared_memory_per_block", Rel::kGe, 116 << 10},  // of a block, static memory included
     {"s_kv", Rel::kLe, attention::kMostKeys},
     {"s_q", Rel::kLe, attention::kMostQueries},
-    attention::kNotStrict,
 });
+constexpr auto kConstraints =
+    Joined(kHeads, {
+                       {"q_nope.alignment", Rel::kGe, 4},
+                       {"q_pe.alignment", Rel::kGe, 4},
+                       {"device.shared_memory_per_block", Rel::kGe, 116 << 10},  // of a block, static memory included
+                       attention::kNotStrict,
+                   });
+constexpr auto kFloatConstraints = Joined(kHeads, {
+                                                      {"device.shared_memory_per_block", Rel::kGe, 80 << 10},
+                                                  });
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::TileSpec<&MakeProblem>("cuda.attention.mla.prefill", "attention.mla.prefill",
                                       attention::kBeforeExpressions, kConstraints),
+    attention::FloatTileSpec<&MakeProblem>("cuda.attention.mla.prefill.fp32", "attention.mla.prefill",
+                                           kFloatConstraints),
 });
 }  // namespace
 }  // namespace lz

@@ -1,5 +1,5 @@
 // Cross attention over a paged cache on CUDA; pages are read where they are, once for each 8 rows of a KV head, or 64
-// in 16 bits.
+// in 16 bits and of many rows in float32.
 //   query [b, s_q, h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d] kCudaCaches, last axis dense
 //   output [b, s_q, h_q, d_v] dtype of query; lse [b, h_q, s_q] f32
 // Invalid index data, workspace, determinism, captures, numerics: as kernels/attention/paged/cuda.cu.

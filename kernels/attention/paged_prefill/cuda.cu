@@ -1,11 +1,11 @@
-// Attention of packed queries over a paged cache on CUDA, in tiles of rows of one sequence: of 64 in 16 bits, of 8 in
-// FP32; pages are read where they are.
+// Attention of packed queries over a paged cache on CUDA, in tiles of rows of one sequence: of 64 in 16 bits and of
+// long sequences over caches in float32, else of 8 in FP32; pages are read where they are.
 //   query [total_q, h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d]  dtype of query, in FP32 kCudaCaches;
 //   last axes dense
 //   output [total_q, h_q, d_v] dtype of query; lse [total_q, h_q] f32
 // Invalid index data: as kernels/attention/paged/cuda.cu. Workspace: parts, where keys are split. Deterministic. Safe
-// in graph captures. Tiles of 64: weights of 16 bits (class bf16-p), kernels/attention/tile_kernel_cuda.h; of 8: FP32
-// throughout (class fp32), decode_kernel_cuda.h.
+// in graph captures. In 16 bits: weights of 16 bits (class bf16-p), kernels/attention/tile_kernel_cuda.h; else FP32
+// throughout (class fp32), decode_kernel_cuda.h and float_tile_kernel_cuda.h.
 #include "kernels/attention/family_cuda.h"
 #include "kernels/attention/tile_memory.h"
 #include "ops/attention/paged_prefill.h"

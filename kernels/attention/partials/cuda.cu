@@ -1,4 +1,5 @@
-// Attention of up to 8 queries over runs of the keys on CUDA, un-merged: the parts of kernels/attention/dense/cuda.cu.
+// Attention of up to 8 queries, of any number in float32, over runs of the keys on CUDA, un-merged: the parts of
+// kernels/attention/dense/cuda.cu.
 //   query [b, s_q, h_q, d_qk], key [b, s_kv, h_kv, d_qk], value [b, s_kv, h_kv, d_v]  f32|f16|bf16, last axis dense
 //   partials [splits, b * s_q, h_q, d_v], lse and row_sum [splits, b * s_q, h_q] f32, contiguous
 // Workspace: none. Deterministic. Safe in graph captures. FP32 throughout.
@@ -40,12 +41,13 @@ int32_t Launch(const lz_kernel_args* args) {
   return kParts(p, args->stream);
 }
 
-constexpr auto kConstraints = attention::WithHeadDims({
+constexpr auto kFloatConstraints = attention::WithHeadDims({
     {"key.alignment", Rel::kGe, 4},
     {"value.alignment", Rel::kGe, 4},
     {"s_kv", Rel::kLe, attention::kMostKeys},
-    {"s_q", Rel::kLe, attention::kFewQueries},
+    {"s_q", Rel::kLe, attention::kMostQueries},
 });
+constexpr auto kConstraints = Joined(kFloatConstraints, {{"s_q", Rel::kLe, attention::kFewQueries}});
 // One query without a mask sees the same keys in all rows, so no hidden value is loaded.
 constexpr auto kTileConstraints = Joined(attention::kDenseTiles, {
                                                                      {"s_q", Rel::kEq, 1},
@@ -65,6 +67,10 @@ constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
   return WithoutWorkspace(attention::FewSpec<nullptr>(id, operation, attention::kBeforeGathers, kConstraints, kAccepts),
                           &Launch<&attention::DecodeParts>);
 }
+constexpr KernelSpec FloatTiles(std::string_view id, std::string_view operation) {
+  return WithoutWorkspace(attention::FloatTileSpec<nullptr>(id, operation, kFloatConstraints, kAccepts),
+                          &Launch<&attention::FloatTileParts>);
+}
 constexpr KernelSpec Tiles(std::string_view id, std::string_view operation) {
   return WithoutWorkspace(attention::TileSpec<nullptr>(id, operation, attention::kBest, kTileConstraints, kTileAccepts),
                           &Launch<&attention::TileParts>);
@@ -74,6 +80,8 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
     Spec("cuda.attention.gqa.partials", "attention.gqa.partials"),
     Tiles("cuda.attention.standard.partials.mma", "attention.standard.partials"),
     Tiles("cuda.attention.gqa.partials.mma", "attention.gqa.partials"),
+    FloatTiles("cuda.attention.standard.partials.fp32", "attention.standard.partials"),
+    FloatTiles("cuda.attention.gqa.partials.fp32", "attention.gqa.partials"),
 });
 }  // namespace
 }  // namespace lz

@@ -4,8 +4,8 @@
 
 namespace lz::attention {
 
-int32_t DecodeParts(const CudaProblem& p, void* stream) {
-  if (p.outputs() == 0) return LZ_LAUNCH_DONE;
+namespace {
+int32_t FewParts(const CudaProblem& p, void* stream) {
   switch (p.cache) {
     case DType::kF32: return DecodeF32(p, stream);
     case DType::kF16: return DecodeF16(p, stream);
@@ -14,6 +14,19 @@ int32_t DecodeParts(const CudaProblem& p, void* stream) {
     case DType::kF8E4M3: return DecodeF8E4M3(p, stream);
     default: return DecodeF8E5M2(p, stream);
   }
+}
+}  // namespace
+
+int32_t FloatTileParts(const CudaProblem& p, void* stream) {
+  if (p.outputs() == 0) return LZ_LAUNCH_DONE;
+  if (p.map.given) return MappedFloatTiles(p, stream);
+  const int32_t code = FloatTiles(p, stream);
+  const bool few_serve = !p.latent && p.d_more == 0;  // with less shared memory
+  return code == LZ_LAUNCH_REFUSED && few_serve ? FewParts(p, stream) : code;
+}
+int32_t DecodeParts(const CudaProblem& p, void* stream) {
+  if (p.outputs() == 0) return LZ_LAUNCH_DONE;
+  return FillsFloatTiles(p) ? FloatTileParts(p, stream) : FewParts(p, stream);
 }
 
 int32_t TileParts(const CudaProblem& p, void* stream) {
@@ -68,21 +81,31 @@ int32_t Run(CudaProblem p, const lz_kernel_args* args, Parts&& parts) {
 }
 }  // namespace
 
+namespace {
+// Rows of a sequence have 32-bit numbers.
+bool CountsRows(const CudaProblem& p) { return (p.packed() ? p.total_q : p.s_q) <= int64_t{UINT32_MAX} / p.group; }
+}  // namespace
+
 int32_t RunFew(CudaProblem p, const lz_kernel_args* args) {
-  if (p.outputs() == 0) return LZ_LAUNCH_DONE;                                            // no heads, no groups
-  if (p.packed() && p.total_q > int64_t{UINT32_MAX} / p.group) return LZ_LAUNCH_REFUSED;  // rows have 32-bit numbers
+  if (p.outputs() == 0) return LZ_LAUNCH_DONE;  // no heads, no groups
+  if (!CountsRows(p)) return LZ_LAUNCH_REFUSED;
   p.splits = SplitsOf(p, CutOfFew(p));
   return Run(p, args, &DecodeParts);
+}
+int32_t RunFloatTiles(CudaProblem p, const lz_kernel_args* args) {
+  if (p.outputs() == 0) return LZ_LAUNCH_DONE;
+  if (!CountsRows(p)) return LZ_LAUNCH_REFUSED;
+  p.splits = SplitsOf(p, CutOfFloatTiles(p));
+  return Run(p, args, &FloatTileParts);
 }
 namespace {
 int32_t GroupParts(const CudaProblem& p, void* stream) {
   return p.type == DType::kF16 ? GroupsF16(p, stream) : GroupsBF16(p, stream);
 }
-// Outputs are written in pairs, and rows of a sequence have 32-bit numbers.
+// Outputs are written in pairs.
 bool TakesTiles(const CudaProblem& p) {
   const uint64_t places = uint64_t(p.out.outer | p.out.seq | p.out.head) * 2 | reinterpret_cast<uintptr_t>(p.out.data);
-  const int64_t queries = p.packed() ? p.total_q : p.s_q;
-  return places % 4 == 0 && queries <= int64_t{UINT32_MAX} / p.group;
+  return places % 4 == 0 && CountsRows(p);
 }
 }  // namespace
 

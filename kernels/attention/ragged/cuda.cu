@@ -1,4 +1,5 @@
-// Attention over packed sequences on CUDA, in tiles of rows of one sequence: of 64 in 16 bits, of 8 in FP32.
+// Attention over packed sequences on CUDA, in tiles of rows of one sequence: of 64 in 16 bits and of long sequences in
+// float32, else of 8 in FP32.
 //   query [total_q, h_q, d_qk], key, value [total_kv, h_kv, d]  f32|f16|bf16, last axis dense
 //   output [total_q, h_q, d_v] dtype of query; lse [total_q, h_q] f32
 // Offsets are limited to the tensors, whatever they are. Workspace, determinism, captures, numerics: as

@@ -2,8 +2,8 @@
 //   q [m, h_q, d_qk], k [n, h_kv, d_qk], v [n, h_kv, d_v]  last axis dense     indptr [m / R + 1], indices [nnz]
 //   i32|i64 output [m, h_q, d_v] dtype of q; lse [m, h_q] f32
 // Invalid index data: as kernels/attention/paged/cuda.cu. Workspace: parts, where keys are split. Deterministic. Safe
-// in graph captures. Up to 8 queries a block: FP32 throughout (class fp32), kernels/attention/decode_kernel_cuda.h;
-// 16 bits: weights of 16 bits (class bf16-p), slim_kernel_cuda.h, tile_kernel_cuda.h.
+// in graph captures. Up to 8 queries a block, and float32: FP32 throughout (class fp32), decode_kernel_cuda.h and
+// float_tile_kernel_cuda.h; 16 bits: weights of 16 bits (class bf16-p), slim_kernel_cuda.h, tile_kernel_cuda.h.
 #include "kernels/attention/family_cuda.h"
 #include "kernels/attention/tile_memory.h"
 #include "ops/attention/sparse_block.h"
@@ -57,6 +57,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
                                      attention::kBeforeGathers, kFewConstraints),
     attention::TileSpec<&MakeProblem>("cuda.attention.sparse.block", "attention.sparse.block", attention::kBest,
                                       kTileConstraints),
+    attention::FloatTileSpec<&MakeProblem>("cuda.attention.sparse.block.fp32", "attention.sparse.block", kConstraints),
 });
 }  // namespace
 }  // namespace lz

@@ -1,10 +1,11 @@
 // Attention through a map of blocks of different sizes on CUDA: a tile has rows of one block of queries, and walks
 // along the map's row for the blocks of keys that it sees.
-//   q [m, h_q, d_qk], k [n, h_kv, d_qk], v [n, h_kv, d_v]  f16|bf16, last axis dense     block_mask [h_kv, mb, nb] bool
+//   q [m, h_q, d_qk], k [n, h_kv, d_qk], v [n, h_kv, d_v]  f32|f16|bf16, last axis dense
+//   block_mask [h_kv, mb, nb] bool
 //   row_sizes [h_kv, mb], col_sizes [h_kv, nb]  i32|i64     output [m, h_q, d_v] dtype of q; lse [m, h_q] f32
 // On invalid sizes nothing outside the tensors is touched; queries of no block have an undefined result. Workspace:
-// parts, where keys are split. Deterministic. Safe in graph captures. Weights of 16 bits (class bf16-p).
-// kernels/attention/tile_kernel_cuda.h and map_cuda.h compute it.
+// parts, where keys are split. Deterministic. Safe in graph captures. Weights of 16 bits (class bf16-p), or FP32
+// throughout (class fp32). kernels/attention/tile_kernel_cuda.h, float_tile_kernel_cuda.h and map_cuda.h compute it.
 #include "kernels/attention/family_cuda.h"
 #include "kernels/attention/tile_memory.h"
 #include "ops/attention/sparse_variable_block.h"
@@ -57,6 +58,8 @@ constexpr auto kConstraints = attention::WithHeadDims({
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::TileSpec<&MakeProblem>("cuda.attention.sparse.variable_block", "attention.sparse.variable_block",
                                       attention::kBest, kConstraints),
+    attention::FloatTileSpec<&MakeProblem>("cuda.attention.sparse.variable_block.fp32",
+                                           "attention.sparse.variable_block", kConstraints),
 });
 }  // namespace
 }  // namespace lz

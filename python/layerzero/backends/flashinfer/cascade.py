@@ -9,19 +9,34 @@ import torch
 
 from layerzero.backends.flash_attn.packed import finished
 from layerzero.backends.flashinfer.common import LN2, LOG2E
+from layerzero.backends.flashinfer.compiled import compiled
 from layerzero.backends.flashinfer.packed import paged_decode_attention
 from layerzero.backends.torch.attention import positive_scale
 
 
+def _merged(v_a, s_a, v_b, s_b):
+    """The outputs of two parts, dense tensors, merged by their lse to the base 2 in float32."""
+    merge = compiled("merge_state", v_a)
+    if merge is None:
+        return flashinfer.merge_state(v_a, s_a, v_b, s_b)[0]
+    output = torch.empty_like(v_a)
+    merge(v_a, s_a, v_b, s_b, output, torch.empty_like(s_a))
+    return output
+
+
 def merge_attention(v_a, s_a, v_b, s_b, sinks):
-    output, _ = flashinfer.merge_state(v_a, s_a * LOG2E, v_b, s_b * LOG2E)
-    return output, torch.logaddexp(s_a, s_b)
+    return _merged(v_a, s_a * LOG2E, v_b, s_b * LOG2E), torch.logaddexp(s_a, s_b)
 
 
 def merge_partials(partials, part_lse, row_sum, sinks, dtype):
     """Transposes for FlashInfer, which takes the rows before the parts: (n, splits, h, d)."""
-    sums = part_lse.transpose(0, 1)
-    output, _ = flashinfer.merge_states(partials.transpose(0, 1).contiguous(), (sums * LOG2E).contiguous())
+    parts, sums = partials.transpose(0, 1).contiguous(), (part_lse.transpose(0, 1) * LOG2E).contiguous()
+    merge = compiled("merge_states", parts)
+    if merge is None:
+        output, _ = flashinfer.merge_states(parts, sums)
+    else:
+        output = torch.empty_like(parts[:, 0], memory_format=torch.contiguous_format)
+        merge(parts, sums, output, torch.empty_like(sums[:, 0], memory_format=torch.contiguous_format))
     return output, torch.logsumexp(part_lse, 0)
 
 
@@ -46,5 +61,5 @@ def cascade_decode_attention(
         logits_soft_cap=softcap or 0.0,
         return_lse=True,
     )
-    output, _ = flashinfer.merge_state(prefix, prefix_lse, suffix, suffix_lse * LOG2E)
+    output = _merged(prefix, prefix_lse, suffix, suffix_lse * LOG2E)
     return finished(output, torch.logaddexp(prefix_lse * LN2, suffix_lse), sinks, False)[0]

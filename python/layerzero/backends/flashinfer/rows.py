@@ -7,24 +7,37 @@ operations define a draw by (seed, offset) or by `uniform` (docs/design/0016): t
 import flashinfer
 import torch
 
+from layerzero.backends.flashinfer.compiled import compiled
 from layerzero.backends.torch.common import added_and_normed, as_rows
+
+_GATED = {"silu": "silu_and_mul", "gelu": "gelu_and_mul", "gelu_tanh": "gelu_tanh_and_mul"}
 
 
 def rms_norm(input, weight, eps, weight_offset=None):
     output = torch.empty_like(input)
     if input.numel():
-        flashinfer.norm.rmsnorm(as_rows(input), weight, eps, out=as_rows(output))
+        norm = compiled("rmsnorm", input)
+        if norm is None:
+            flashinfer.norm.rmsnorm(as_rows(input), weight, eps, out=as_rows(output))
+        else:
+            norm(as_rows(output), as_rows(input), weight, eps)
     return output
 
 
 def fused_add_rms_norm(input, residual, weight, eps, weight_offset=None):
-    return added_and_normed(lambda x, total: flashinfer.norm.fused_add_rmsnorm(x, total, weight, eps), input, residual)
+    norm = compiled("fused_add_rmsnorm", input) or flashinfer.norm.fused_add_rmsnorm  # of the same arguments
+    return added_and_normed(lambda x, total: norm(x, total, weight, eps), input, residual)
 
 
 def layer_norm(input, normalized_shape, weight, bias, eps, weight_offset=None):
     if not input.numel():
         return torch.empty_like(input)
-    return flashinfer.norm.layernorm(as_rows(input), weight, bias, eps).view(input.shape)
+    norm = compiled("layernorm", input)
+    if norm is None:
+        return flashinfer.norm.layernorm(as_rows(input), weight, bias, eps).view(input.shape)
+    output = torch.empty_like(input)
+    norm(as_rows(output), as_rows(input), weight, bias, eps)
+    return output
 
 
 def silu_and_mul(input):
@@ -34,8 +47,12 @@ def silu_and_mul(input):
 def gated_activation(input, activation, *rest):
     output = input.new_empty((*input.shape[:-1], input.shape[-1] // 2))
     if output.numel():
-        name = {"silu": "silu_and_mul", "gelu": "gelu_and_mul", "gelu_tanh": "gelu_tanh_and_mul"}[activation]
-        getattr(flashinfer.activation, name)(as_rows(input), out=as_rows(output))
+        name = _GATED[activation]
+        gated = compiled(name, input)
+        if gated is None:
+            getattr(flashinfer.activation, name)(as_rows(input), out=as_rows(output))
+        else:
+            gated(as_rows(output), as_rows(input))
     return output
 
 

@@ -22,6 +22,15 @@ TEST_F(CudaAttention, PrefillsInSixteenBits) {
   EXPECT_EQ(Refusal("attention", id, {wide, wide, wide}), "DTYPE_UNSUPPORTED ");
 }
 
+TEST_F(CudaAttention, PrefillsInFloat32) {
+  const char* id = "cuda.attention.standard.prefill.fp32";
+  const lz_tensor x = Tensor(DType::kF32, {1, 40, 2, 256}), half = Tensor(DType::kF16, {1, 40, 2, 128});
+  RunsOnHopperNotOnTuring("attention", id, {x, x, x});
+  EXPECT_EQ(Refusal("attention", id, {half, half, half}), "DTYPE_UNSUPPORTED ");
+  const lz_tensor wide = Tensor(DType::kF32, {1, 40, 2, 264});
+  EXPECT_NE(Refusal("attention", id, {wide, wide, wide}), "");
+}
+
 TEST_F(CudaAttention, WideHeadsNeedSharedMemory) {
   for (const char* id : {"cuda.attention.standard.prefill", "cuda.attention.standard.decode.mma"}) {
     const int64_t queries = std::string_view(id).ends_with("mma") ? 1 : 40;

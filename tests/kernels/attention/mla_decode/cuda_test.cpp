@@ -17,6 +17,7 @@ TEST_F(CudaMlaDecode, TakesLatentsOf512) {
             "SHAPE_UNSUPPORTED ");
   EXPECT_EQ(Refusal("mla_decode", "cuda.attention.mla.decode", call(DType::kF32, 512), "h100", {scale}),
             "DTYPE_UNSUPPORTED ");
+  RunsOnHopperNotOnTuring("mla_decode", "cuda.attention.mla.decode.fp32", call(DType::kF32, 512), {scale});
   const auto lacks = [&](const char* device) {  // shared memory
     return Refusal("mla_decode", "cuda.attention.mla.decode", call(DType::kBF16, 512), device, {scale})
                .find("CAPABILITY_UNSUPPORTED") != std::string::npos;

@@ -15,6 +15,8 @@ TEST_F(CudaSparseVariableBlock, TakesSixteenBits) {
   };
   RunsOnHopperNotOnTuring("variable_block_sparse_attention", id, call(DType::kBF16, 128));
   EXPECT_EQ(Refusal("variable_block_sparse_attention", id, call(DType::kF32, 128)), "DTYPE_UNSUPPORTED ");
+  RunsOnHopperNotOnTuring("variable_block_sparse_attention", "cuda.attention.sparse.variable_block.fp32",
+                          call(DType::kF32, 128));
   EXPECT_NE(Refusal("variable_block_sparse_attention", id, call(DType::kF16, 60)), "");
 }
 
