@@ -107,21 +107,21 @@ constexpr KernelSpec GroupSpec(std::string_view id, std::string_view operation, 
   return spec;
 }
 
-// What the kernels ask of every call that has one head dimension for queries and keys.
-inline constexpr auto kHeadDims = std::to_array<Constraint>({
-    kOnCompiledSm,
-    kOnDriver,
-    {"d_qk", Rel::kMultipleOf, 8},
-    {"d_v", Rel::kMultipleOf, 8},
-    {"d_qk", Rel::kLe, kMostHeadDim},
-    {"d_v", Rel::kLe, kMostHeadDim},
-});
-template <size_t kN>
+// What the kernels ask of every call that has one head dimension for queries and keys, of at most kMost columns.
+template <int64_t kMost = kMostHeadDim, size_t kN>
 constexpr auto WithHeadDims(const Constraint (&more)[kN]) {
-  return Joined(kHeadDims, more);
+  return Joined(std::to_array<Constraint>({
+                    kOnCompiledSm,
+                    kOnDriver,
+                    {"d_qk", Rel::kMultipleOf, 8},
+                    {"d_v", Rel::kMultipleOf, 8},
+                    {"d_qk", Rel::kLe, kMost},
+                    {"d_v", Rel::kLe, kMost},
+                }),
+                more);
 }
 // Of tiles over dense keys and values.
-inline constexpr auto kDenseTiles = WithHeadDims({
+inline constexpr auto kDenseTiles = WithHeadDims<kMostWideHeadDim>({
     {"key.same_dtype", Rel::kEq, 1},
     {"value.same_dtype", Rel::kEq, 1},
     {"query.alignment", Rel::kGe, 4},
@@ -130,10 +130,25 @@ inline constexpr auto kDenseTiles = WithHeadDims({
     {"s_kv", Rel::kLe, kMostKeys},
 });
 
-// What kernels of warpgroups ask besides.
+// Heads of more than kMostHeadDim columns have a kernel of their own (wide_kernel_cuda.h), which no device has
+// measured: expected to be faster than expressions, which write logits to memory or gather pages, and ranked before
+// those alone.
+inline constexpr auto kWideHeads = std::to_array<Constraint>({{"d_qk / 257 + d_v / 257", Rel::kGe, 1}});
+inline constexpr Preference kWideBeforeExpressions = {.when = kWideHeads, .priority = kBeforeExpressions};
+inline constexpr auto kWidePreferences = std::to_array<Preference>({kWideBeforeExpressions});
+inline constexpr auto kWideBeforeGathers =
+    std::to_array<Preference>({{.when = kWideHeads, .priority = kBeforeGathers}});
+
+// What kernels of warpgroups ask: that of tiles, and heads of fewer columns.
 inline constexpr auto kWarpgroupSms = std::to_array<int64_t>({LZ_CUDA_WARPGROUP_SM});
-inline constexpr Constraint kHasWarpgroups = {
-    .field = "device.sm", .rel = Rel::kInSet, .set = kWarpgroupSms, .code = ReasonCode::kNotBuilt};
+template <size_t kN>
+constexpr auto ForGroups(std::array<Constraint, kN> tiles) {
+  for (Constraint& c : tiles) {
+    if (c.rel == Rel::kLe && (c.field == "d_qk" || c.field == "d_v")) c.operand = kMostHeadDim;
+  }
+  return Joined(tiles,
+                {{.field = "device.sm", .rel = Rel::kInSet, .set = kWarpgroupSms, .code = ReasonCode::kNotBuilt}});
+}
 
 // A NaN of a value that a row does not see may reach it, where rows of a tile differ in what they see.
 inline constexpr Constraint kNotStrict = {"policy.strict_mode", Rel::kEq, 0};

@@ -163,6 +163,7 @@ inline int64_t CudaWindowLeft(int64_t left) { return left < 0 ? -1 : CudaWindow(
 
 // Head dimensions that the kernel takes: multiples of 8, rows at multiples of 16 bytes.
 inline constexpr int64_t kMostHeadDim = 256, kMostKeys = int64_t{1} << 30;
+inline constexpr int64_t kMostWideHeadDim = 512;  // of tiles of rows
 inline constexpr int64_t kMostQueries = int64_t{1} << 24;
 inline constexpr int64_t kFewQueries = 8;  // more of them are for tiles
 inline constexpr DTypeMask kCudaCaches = kF32F16BF16 | Mask(DType::kF8E4M3, DType::kF8E5M2, DType::kI8);
@@ -180,6 +181,9 @@ int32_t MappedFloatTiles(const CudaProblem& p, void* stream);
 // The same for tiles of rows in 16 bits; keys and values of the query's dtype.
 int32_t TilesF16(const CudaProblem& p, void* stream);
 int32_t TilesBF16(const CudaProblem& p, void* stream);
+// The same for heads with more than kMostHeadDim columns.
+int32_t WideF16(const CudaProblem& p, void* stream);
+int32_t WideBF16(const CudaProblem& p, void* stream);
 // The same for the 128 rows of two warpgroups, on sm_90.
 int32_t GroupsF16(const CudaProblem& p, void* stream);
 int32_t GroupsBF16(const CudaProblem& p, void* stream);

@@ -31,8 +31,11 @@ inline CudaCut CutOfFew(const CudaProblem& p) {
 // Tiles by products of matrices: of 16 rows if a KV head has no more or a prefix is shared, else of 64, or of 128 where
 // sequences have as many. A block of MLA takes a multiprocessor for itself.
 inline constexpr int kSlimRows = 16;
+inline bool IsWide(const CudaProblem& p) {
+  return !p.latent && p.d_more == 0 && (p.d_qk > kMostHeadDim || p.d_v > kMostHeadDim);
+}
 inline bool IsSlim(const CudaProblem& p) {
-  return !p.packed() && !p.latent && p.d_more == 0 && (p.rows() <= kSlimRows || p.shared > 0);
+  return !IsWide(p) && !p.packed() && !p.latent && p.d_more == 0 && (p.rows() <= kSlimRows || p.shared > 0);
 }
 inline constexpr int kTile = 64, kLargeTile = 128;
 // Keys that the warps of a slim tile's block take at once.
@@ -40,7 +43,9 @@ inline int64_t SlimStep(const CudaProblem& p) {
   const int32_t d = p.d_qk > p.d_v ? p.d_qk : p.d_v;
   return d <= 64 ? 256 : d <= 128 ? 128 : 64;
 }
+inline int64_t RowsOfWide(const CudaProblem& p) { return p.packed() || p.rows() > kSlimRows ? kTile : kSlimRows; }
 inline CudaCut CutOfTiles(const CudaProblem& p) {
+  if (IsWide(p)) return {RowsOfWide(p), RowsOfWide(p) == kSlimRows ? 264 : 132, 128};
   if (IsSlim(p)) return {kSlimRows, 132, SlimStep(p)};
   if (p.latent) return {kTile, 132, 32};
   if (p.d_more > 0) return {kTile, 264, 128};

@@ -37,7 +37,7 @@ CudaProblem Decode(int32_t b, int64_t keys, int32_t h_q, int32_t h_kv, int32_t d
 int32_t Together(const CudaProblem& p) { return attention::SplitTogether(p).splits; }
 
 TEST(SharesOfKeys, NoSplitIsWithoutKeysWhereShapesAreExact) {
-  for (const int32_t d : {64, 80, 128, 256}) {
+  for (const int32_t d : {64, 80, 128, 256, 512}) {
     for (const int32_t b : {1, 3, 16, 64}) {
       for (int64_t keys = 1; keys < 40000; keys = keys * 5 / 4 + 1) {
         const CudaProblem p = Decode(b, keys, 32, 8, d);
@@ -58,7 +58,7 @@ TEST(SharesOfKeys, NoSplitIsWithoutKeysWhereShapesAreExact) {
   EXPECT_GT(attention::SplitsOf(Decode(1, 131072, 32, 8, 64), attention::CutOfTiles(Decode(1, 131072, 32, 8, 64))), 8);
 }
 
-void Check(const char* operation, const std::string& id, const std::string& call) {
+void Check(const char* operation, const std::string& id, const std::string& call, bool in_clusters = true) {
   RegisterOnce();
   Engine& engine = Engine::Get();
   const KernelEntry* kernel = engine.selector().registry().FindKernel(operation, id);
@@ -66,6 +66,7 @@ void Check(const char* operation, const std::string& id, const std::string& call
   auto c = verify::ParseCase(*kernel->op, call);
   ASSERT_TRUE(c.ok()) << call << "\n" << c.status().Text();
   for (const bool clusters : {true, false}) {
+    if (clusters && !in_clusters) continue;  // the kernel has none
     emulation::UseClusters(clusters);
     const verify::CaseResult result = verify::RunCase(engine, *c, *kernel);
     EXPECT_EQ(result.verdict, verify::Verdict::kPassed)
@@ -113,6 +114,32 @@ TEST(Warpgroups, AgreeWithTheReference) {
   Check("attention.gqa.prefill.ragged", "cuda.attention.gqa.prefill.ragged.wgmma",
         "query=bf16[90,4,64] key=bf16[420,2,64] value=bf16[420,2,64] cu_seqlens_q=i32[4]{0,20,20,90} "
         "cu_seqlens_kv=i32[4]{0,30,31,420} causal=true return_lse=true");
+}
+
+// Heads of more than 256 columns: several steps over both stages, tiles with rows of two sequences' ends, keys that do
+// not fill a step, splits of a few rows whose keys are fewer than the shapes say.
+TEST(WideHeads, AgreeWithTheReference) {
+  const auto check = [](const char* operation, const std::string& kernel, const std::string& call) {
+    Check(operation, "cuda." + std::string(operation) + kernel, call, false);
+  };
+  for (const std::string options :
+       {"", " window=40 return_lse=true", " softcap=5.0 sinks=f32[4] alibi_slopes=f32[4] return_lse=true"}) {
+    check("attention.gqa.prefill", "",
+          "query=bf16[1,18,4,512] key=bf16[1,70,1,512] value=bf16[1,70,1,512] causal=true" + options);
+    check("attention.gqa.decode", ".mma",
+          "query=bf16[1,1,4,512] key=bf16[1,270,2,512] value=bf16[1,270,2,512]" + options);
+  }
+  check("attention.gqa.prefill", "",
+        "query=f16[1,9,4,320] key=f16[1,260,1,320] value=f16[1,260,1,128] attn_mask=bool[1,4,9,260]");
+  check("attention.gqa.prefill.ragged", "",
+        "query=bf16[60,2,512] key=bf16[90,1,512] value=bf16[90,1,512] cu_seqlens_q=i32[4]{0,20,20,60} "
+        "cu_seqlens_kv=i32[4]{0,30,31,90} causal=true return_lse=true");
+  for (const std::string lengths : {"{300,1}", "{0,129}"}) {
+    check("attention.gqa.decode.block_table", ".mma",
+          "query=f16[2,1,4,512] key_cache=f16[2,300,1,512] value_cache=f16[2,300,1,512] block_tables=i32[2,1]{1,0} "
+          "context_lens=i32[2]" +
+              lengths + " return_lse=true");
+  }
 }
 
 // Logits are in units of the soft-cap or the scale, but where slopes in these units could overflow.

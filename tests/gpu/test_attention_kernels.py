@@ -118,6 +118,28 @@ def pages(lengths, dtype, *tail):
     return normal(total, PAGE, *tail, dtype=dtype), normal(total, PAGE, *tail, dtype=dtype), lists
 
 
+@pytest.mark.parametrize("dtype", TILES)
+@pytest.mark.parametrize(("h_q", "h_kv", "d"), [(8, 1, 512), (6, 2, 320), (2, 2, 264)])
+def test_wide_heads(dtype, h_q, h_kv, d):
+    torch.manual_seed(d)
+    group = "standard" if h_q == h_kv else "gqa"
+    slopes, sinks = torch.rand(h_q, device="cuda") * 0.1, normal(h_q)
+    for s_q, s_kv in ((1, 1), (1, 65), (1, 9000), (5, 127), (65, 65), (16, 4096), (200, 1000), (70, 33)):
+        k, v = normal(2, h_kv, s_kv, d, dtype=dtype), normal(2, h_kv, s_kv, d, dtype=dtype)
+        values = {"query": normal(2, h_q, s_q, d, dtype=dtype), "key": k, "value": v}
+        kernel = f"cuda.attention.{group}.{'decode.mma' if s_q == 1 else 'prefill'}"
+        for options in (
+            {},
+            {"softcap": 5.0, "sinks": sinks},
+            {"window": 50, "sinks": sinks, "return_lse": True},
+            {"alibi_slopes": slopes, "return_lse": True},
+        ):
+            check("attention", values, kernel, TILES[dtype], "BHSD", **options)
+        if s_q > 1:
+            mask = torch.rand(s_q, s_kv, device="cuda") < 0.7
+            check("attention", values, kernel, TILES[dtype], "BHSD", attn_mask=mask, return_lse=True)
+
+
 @pytest.mark.parametrize("dtype", FEW)
 @pytest.mark.parametrize(("h_q", "h_kv", "d"), [(4, 4, 64), (8, 2, 128), (32, 2, 96)])
 def test_paged_sequences_of_unlike_length(dtype, h_q, h_kv, d):

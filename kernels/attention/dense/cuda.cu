@@ -40,7 +40,7 @@ constexpr auto kTileConstraints = Joined(attention::kDenseTiles, {
                                                                      attention::kValuesFit,
                                                                      attention::kNotStrict,
                                                                  });
-constexpr auto kGroupConstraints = Joined(kTileConstraints, {attention::kHasWarpgroups});
+constexpr auto kGroupConstraints = attention::ForGroups(kTileConstraints);
 // One query sees the same keys in all rows, so no hidden value is loaded; a mask would hide some.
 constexpr auto kDecodeTileConstraints = Joined(attention::kDenseTiles, {
                                                                            {"s_q", Rel::kLe, attention::kMostQueries},
@@ -49,7 +49,8 @@ constexpr auto kDecodeTileConstraints = Joined(attention::kDenseTiles, {
                                                                        });
 // A few queries of grouped heads over many keys: torch's kernels take a tile of rows for each query head.
 constexpr auto kFewQueries = std::to_array<Constraint>({{"s_kv", Rel::kGe, 512}, {"s_q", Rel::kLe, 16}});
-constexpr auto kGroupedPreferences = std::to_array<Preference>({{.when = kFewQueries, .priority = attention::kBest}});
+constexpr auto kGroupedPreferences =
+    std::to_array<Preference>({attention::kWideBeforeExpressions, {.when = kFewQueries, .priority = attention::kBest}});
 // Few queries over many keys: torch's own choice does not split the keys (99 us against 31 for 64 queries over 8,192).
 constexpr auto kLongKeys = std::to_array<Constraint>({{"b * h_q * s_q", Rel::kLe, 4096}, {"s_kv", Rel::kGe, 4096}});
 constexpr auto kOnlyLse = std::to_array<Constraint>({{"return_lse", Rel::kEq, 1}, {"sinks.given", Rel::kEq, 0}});
@@ -70,11 +71,13 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::FewSpec<&MakeProblem>("cuda.attention.gqa.few", "attention.gqa.prefill", attention::kBeforeExpressions,
                                      kConstraints, kAccepts),
     attention::TileSpec<&MakeProblem>("cuda.attention.standard.decode.mma", "attention.standard.decode",
-                                      attention::kAfterTorchsChoice, kDecodeTileConstraints, kDecodeAccepts),
+                                      attention::kAfterTorchsChoice, kDecodeTileConstraints, kDecodeAccepts,
+                                      attention::kWidePreferences),
     attention::TileSpec<&MakeProblem>("cuda.attention.gqa.decode.mma", "attention.gqa.decode",
-                                      attention::kAfterTorchsChoice, kDecodeTileConstraints, kDecodeAccepts),
+                                      attention::kAfterTorchsChoice, kDecodeTileConstraints, kDecodeAccepts,
+                                      attention::kWidePreferences),
     attention::TileSpec<&MakeProblem>("cuda.attention.standard.prefill", "attention.standard.prefill",
-                                      attention::kAfterFlash, kTileConstraints, kAccepts),
+                                      attention::kAfterFlash, kTileConstraints, kAccepts, attention::kWidePreferences),
     attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill", "attention.gqa.prefill", attention::kAfterFlash,
                                       kTileConstraints, kAccepts, kGroupedPreferences),
     attention::GroupSpec<&MakeProblem>("cuda.attention.standard.prefill.wgmma", "attention.standard.prefill",

@@ -65,7 +65,7 @@ constexpr auto kTable = attention::WithHeadDims({
     {"max_blocks * block_size", Rel::kLe, attention::kMostKeys},
 });
 // In 16 bits.
-constexpr auto kCsrTiles = attention::WithHeadDims({
+constexpr auto kCsrTiles = attention::WithHeadDims<attention::kMostWideHeadDim>({
     {"paged_k_cache.same_dtype", Rel::kEq, 1},
     {"q.alignment", Rel::kGe, 4},
     {"paged_k_cache.alignment", Rel::kGe, 4},
@@ -74,7 +74,7 @@ constexpr auto kCsrTiles = attention::WithHeadDims({
     attention::kKeysFit,
     attention::kValuesFit,
 });
-constexpr auto kTableTiles = attention::WithHeadDims({
+constexpr auto kTableTiles = attention::WithHeadDims<attention::kMostWideHeadDim>({
     {"key_cache.same_dtype", Rel::kEq, 1},
     {"query.alignment", Rel::kGe, 4},
     {"key_cache.alignment", Rel::kGe, 4},
@@ -94,9 +94,9 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::FewSpec<&CsrProblem>("cuda.attention.gqa.decode.paged", "attention.gqa.decode.paged",
                                     attention::kBeforeGathers, kCsr, kCsrAccepts),
     attention::TileSpec<&CsrProblem>("cuda.attention.standard.decode.paged.mma", "attention.standard.decode.paged",
-                                     attention::kBest, kCsrTiles, kCsrAccepts),
+                                     attention::kBest, kCsrTiles, kCsrAccepts, attention::kWideBeforeGathers),
     attention::TileSpec<&CsrProblem>("cuda.attention.gqa.decode.paged.mma", "attention.gqa.decode.paged",
-                                     attention::kBest, kCsrTiles, kCsrAccepts),
+                                     attention::kBest, kCsrTiles, kCsrAccepts, attention::kWideBeforeGathers),
     attention::FewSpec<&TableProblem>("cuda.attention.standard.decode.block_table",
                                       "attention.standard.decode.block_table", attention::kBeforeGathers, kTable,
                                       kTableAccepts),
@@ -104,9 +104,9 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
                                       attention::kBeforeGathers, kTable, kTableAccepts),
     attention::TileSpec<&TableProblem>("cuda.attention.standard.decode.block_table.mma",
                                        "attention.standard.decode.block_table", attention::kBest, kTableTiles,
-                                       kTableAccepts),
+                                       kTableAccepts, attention::kWideBeforeGathers),
     attention::TileSpec<&TableProblem>("cuda.attention.gqa.decode.block_table.mma", "attention.gqa.decode.block_table",
-                                       attention::kBest, kTableTiles, kTableAccepts),
+                                       attention::kBest, kTableTiles, kTableAccepts, attention::kWideBeforeGathers),
 });
 }  // namespace
 

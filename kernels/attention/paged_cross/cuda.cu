@@ -33,7 +33,7 @@ constexpr auto kConstraints = attention::WithHeadDims({
     {"num_indices * page_size", Rel::kLe, attention::kMostKeys},
     {"s_q", Rel::kLe, attention::kMostQueries},
 });
-constexpr auto kTileConstraints = attention::WithHeadDims({
+constexpr auto kTileConstraints = attention::WithHeadDims<attention::kMostWideHeadDim>({
     {"paged_k_cache.same_dtype", Rel::kEq, 1},
     {"query.alignment", Rel::kGe, 4},
     {"paged_k_cache.alignment", Rel::kGe, 4},
@@ -51,9 +51,9 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::FewSpec<&MakeProblem>("cuda.attention.cross.few.paged", "attention.cross.prefill.paged",
                                      attention::kAfterFlash, kConstraints, kAccepts),
     attention::TileSpec<&MakeProblem>("cuda.attention.cross.decode.paged.mma", "attention.cross.decode.paged",
-                                      attention::kBest, kTileConstraints, kAccepts),
+                                      attention::kBest, kTileConstraints, kAccepts, attention::kWideBeforeGathers),
     attention::TileSpec<&MakeProblem>("cuda.attention.cross.prefill.paged", "attention.cross.prefill.paged",
-                                      attention::kBest, kTileConstraints, kAccepts),
+                                      attention::kBest, kTileConstraints, kAccepts, attention::kWideBeforeGathers),
 });
 }  // namespace
 }  // namespace lz

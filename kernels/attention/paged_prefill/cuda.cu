@@ -30,26 +30,28 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   return p;
 }
 
-constexpr auto kConstraints = attention::WithHeadDims({
+constexpr Constraint kAll[] = {
     {"paged_k_cache.dtype", Rel::kInMask, int64_t(attention::kCudaCaches)},
     {"paged_k_cache.alignment", Rel::kGe, 4},
     {"paged_v_cache.alignment", Rel::kGe, 4},
     {"num_indices * page_size", Rel::kLe, attention::kMostKeys},
     {"total_q", Rel::kLe, attention::kMostQueries},
-});
-constexpr auto kTileConstraints = Joined(kConstraints, {
-                                                           {"paged_k_cache.same_dtype", Rel::kEq, 1},
-                                                           {"query.alignment", Rel::kGe, 4},
-                                                           attention::kKeysFit,
-                                                           attention::kValuesFit,
-                                                           attention::kNotStrict,
-                                                       });
-constexpr auto kGroupConstraints = Joined(kTileConstraints, {attention::kHasWarpgroups});
+};
+constexpr auto kConstraints = attention::WithHeadDims(kAll);
+constexpr auto kTileConstraints =
+    Joined(attention::WithHeadDims<attention::kMostWideHeadDim>(kAll), {
+                                                                           {"paged_k_cache.same_dtype", Rel::kEq, 1},
+                                                                           {"query.alignment", Rel::kGe, 4},
+                                                                           attention::kKeysFit,
+                                                                           attention::kValuesFit,
+                                                                           attention::kNotStrict,
+                                                                       });
+constexpr auto kGroupConstraints = attention::ForGroups(kTileConstraints);
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::TileSpec<&MakeProblem>("cuda.attention.standard.prefill.paged", "attention.standard.prefill.paged",
-                                      attention::kBest, kTileConstraints),
+                                      attention::kBest, kTileConstraints, kAcceptsAll, attention::kWideBeforeGathers),
     attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill.paged", "attention.gqa.prefill.paged",
-                                      attention::kBest, kTileConstraints),
+                                      attention::kBest, kTileConstraints, kAcceptsAll, attention::kWideBeforeGathers),
     attention::GroupSpec<&MakeProblem>("cuda.attention.standard.prefill.paged.wgmma",
                                        "attention.standard.prefill.paged", attention::kBestOfPacked, kGroupConstraints),
     attention::GroupSpec<&MakeProblem>("cuda.attention.gqa.prefill.paged.wgmma", "attention.gqa.prefill.paged",

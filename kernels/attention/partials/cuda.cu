@@ -72,7 +72,8 @@ constexpr KernelSpec FloatTiles(std::string_view id, std::string_view operation)
                           &Launch<&attention::FloatTileParts>);
 }
 constexpr KernelSpec Tiles(std::string_view id, std::string_view operation) {
-  return WithoutWorkspace(attention::TileSpec<nullptr>(id, operation, attention::kBest, kTileConstraints, kTileAccepts),
+  return WithoutWorkspace(attention::TileSpec<nullptr>(id, operation, attention::kBest, kTileConstraints, kTileAccepts,
+                                                       attention::kWidePreferences),
                           &Launch<&attention::TileParts>);
 }
 constexpr auto kFamily = std::to_array<KernelSpec>({

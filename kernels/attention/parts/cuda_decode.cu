@@ -32,6 +32,7 @@ int32_t DecodeParts(const CudaProblem& p, void* stream) {
 int32_t TileParts(const CudaProblem& p, void* stream) {
   if (p.outputs() == 0) return LZ_LAUNCH_DONE;
   if (p.map.given) return p.type == DType::kF16 ? MappedF16(p, stream) : MappedBF16(p, stream);
+  if (IsWide(p)) return p.type == DType::kF16 ? WideF16(p, stream) : WideBF16(p, stream);
   return p.type == DType::kF16 ? TilesF16(p, stream) : TilesBF16(p, stream);
 }
 

@@ -27,21 +27,22 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   return p;
 }
 
-constexpr auto kConstraints = attention::WithHeadDims({
+constexpr Constraint kAll[] = {
     {"key.alignment", Rel::kGe, 4},
     {"value.alignment", Rel::kGe, 4},
     {"total_kv", Rel::kLe, attention::kMostKeys},
     {"total_q", Rel::kLe, attention::kMostQueries},
-});
+};
+constexpr auto kConstraints = attention::WithHeadDims(kAll);
 constexpr auto kTileConstraints =
-    Joined(kConstraints,
+    Joined(attention::WithHeadDims<attention::kMostWideHeadDim>(kAll),
            {{"query.alignment", Rel::kGe, 4}, attention::kKeysFit, attention::kValuesFit, attention::kNotStrict});
-constexpr auto kGroupConstraints = Joined(kTileConstraints, {attention::kHasWarpgroups});
+constexpr auto kGroupConstraints = attention::ForGroups(kTileConstraints);
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::TileSpec<&MakeProblem>("cuda.attention.standard.prefill.ragged", "attention.standard.prefill.ragged",
-                                      attention::kBest, kTileConstraints),
+                                      attention::kBest, kTileConstraints, kAcceptsAll, attention::kWidePreferences),
     attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill.ragged", "attention.gqa.prefill.ragged",
-                                      attention::kBest, kTileConstraints),
+                                      attention::kBest, kTileConstraints, kAcceptsAll, attention::kWidePreferences),
     attention::GroupSpec<&MakeProblem>("cuda.attention.standard.prefill.ragged.wgmma",
                                        "attention.standard.prefill.ragged", attention::kBestOfPacked,
                                        kGroupConstraints),

@@ -39,7 +39,7 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   return p;
 }
 
-constexpr auto kConstraints = attention::WithHeadDims({
+constexpr Constraint kAll[] = {
     {"k.alignment", Rel::kGe, 4},
     {"v.alignment", Rel::kGe, 4},
     {"m", Rel::kLe, attention::kMostQueries},
@@ -47,16 +47,17 @@ constexpr auto kConstraints = attention::WithHeadDims({
     {"nnz * C", Rel::kLe, attention::kMostKeys},
     {"indptr.dtype", Rel::kInMask, kIndices},
     {"indices.dtype", Rel::kInMask, kIndices},
-});
+};
+constexpr auto kConstraints = attention::WithHeadDims(kAll);
 constexpr auto kFewConstraints = Joined(kConstraints, {{"R", Rel::kLe, attention::kFewQueries}});
 // All rows of a tile see the same keys, so no hidden value is loaded.
-constexpr auto kTileConstraints =
-    Joined(kConstraints, {{"q.alignment", Rel::kGe, 4}, attention::kKeysFit, attention::kValuesFit});
+constexpr auto kTileConstraints = Joined(attention::WithHeadDims<attention::kMostWideHeadDim>(kAll),
+                                         {{"q.alignment", Rel::kGe, 4}, attention::kKeysFit, attention::kValuesFit});
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::FewSpec<&MakeProblem>("cuda.attention.sparse.block.few", "attention.sparse.block",
                                      attention::kBeforeGathers, kFewConstraints),
     attention::TileSpec<&MakeProblem>("cuda.attention.sparse.block", "attention.sparse.block", attention::kBest,
-                                      kTileConstraints),
+                                      kTileConstraints, kAcceptsAll, attention::kWideBeforeGathers),
     attention::FloatTileSpec<&MakeProblem>("cuda.attention.sparse.block.fp32", "attention.sparse.block", kConstraints),
 });
 }  // namespace

@@ -1,5 +1,6 @@
 """How much other weights change a model: its results before and after, for one input."""
 
+import contextlib
 from typing import Any, NamedTuple
 
 import torch
@@ -90,18 +91,17 @@ def first_outcome(model: nn.Module, given: dict[str, Any]) -> tuple[Outcome, set
     within = tuple(f"{path}." for path in lists)
     watched |= {p: m for p, m in model.named_modules() if isinstance(m, nn.Linear) and not p.startswith(within)}
     reached: set[str] = set()
-    handles = [m.register_forward_pre_hook(lambda *_, path=path: reached.add(path)) for path, m in watched.items()]
-    plans = [plan for _, plan in plans_of(model)]
-    counted = [dict(plan.why_aside) for plan in plans]
-    try:
-        outcome = outcome_of(model, given)
-    except Exception as error:  # whatever a model of unknown code raises
-        raise _no_input(error) from error
-    finally:
-        for handle in handles:
-            handle.remove()
-        for plan, before in zip(plans, counted, strict=True):
-            plan.why_aside = before
+    counted = [(plan, dict(plan.why_aside)) for _, plan in plans_of(model)]
+    with contextlib.ExitStack() as hooks:
+        for path, module in watched.items():
+            hooks.enter_context(module.register_forward_pre_hook(lambda *_, path=path: reached.add(path)))
+        try:
+            outcome = outcome_of(model, given)
+        except Exception as error:  # whatever a model of unknown code raises
+            raise _no_input(error) from error
+        finally:
+            for plan, before in counted:
+                plan.why_aside = before
     return outcome, watched.keys() - reached
 
 

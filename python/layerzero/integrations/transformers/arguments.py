@@ -19,6 +19,7 @@ ENCODED, ENCODED_MASK = "encoder_hidden_states", "encoder_attention_mask"
 # The names that releases gave to a role besides its own. A call may use each, whatever the signature says: Transformers
 # accepts earlier names for some releases.
 _FORMER = dict.fromkeys(("past_key_values", "cache_params", "layer_past", "past_key_value"), CACHE)
+UNREADABLE = "an argument is given twice, or there are more than the forward takes"
 _CACHE_TYPE = re.compile(r"\b\w*Cache\b")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

@@ -87,58 +87,35 @@ def count_program(holder: Any) -> None:
         entry["in_program"] += number
 
 
-def count_aside(holder: Any, plan: Any, reason: str) -> None:
-    """Counts a call that the program did not serve."""
-    plan.count_aside(reason)
-    entry = holder.__dict__.get(_PART)
-    if entry is not None:
-        entry["aside"][reason] = entry["aside"].get(reason, 0) + 1
-
-
-def count_captured(holder: Any, reason: str) -> None:
-    """Counts a decode step that ran as a CUDA graph or, with a reason, one that did not."""
+def count(holder: Any, what: str, reason: str | None = None) -> None:
+    """Counts one more of a holder's counters, see KernelizeReport; with a reason, one more of those for this reason."""
     entry = holder.__dict__.get(_PART)
     if entry is None:
         return
-    if not reason:
-        entry["captured"] = entry.get("captured", 0) + 1
-    else:
-        reasons = entry.setdefault("not_captured", {})
-        reasons[reason] = reasons.get(reason, 0) + 1
+    counters, key = (entry, what) if reason is None else (entry.setdefault(what, {}), reason)
+    counters[key] = counters.get(key, 0) + 1
 
 
-def count_chosen(holder: Any) -> None:
-    """Counts a decode step that chose the next tokens."""
-    entry = holder.__dict__.get(_PART)
-    if entry is not None:
-        entry["chosen"] = entry.get("chosen", 0) + 1
+def count_aside(holder: Any, plan: Any, reason: str) -> None:
+    """Counts a call that the program did not serve."""
+    plan.count_aside(reason)
+    count(holder, "aside", reason)
 
 
-def count_chosen_outside(holder: Any, reason: str) -> None:
-    """Counts a call of `generate` whose steps did not choose its tokens, or stopped doing so."""
-    entry = holder.__dict__.get(_PART)
-    if entry is not None:
-        reasons = entry.setdefault("chosen_outside", {})
-        reasons[reason] = reasons.get(reason, 0) + 1
-
-
-def note_products(holder: Any, measured: dict[str, dict[str, Any]]) -> None:
-    """What was measured of the products of captured steps, by shapes of the steps."""
-    entry = holder.__dict__.get(_PART)
-    if entry is not None:
-        entry["products"] = measured
+def count_captured(holder: Any, measured: dict[str, dict[str, Any]], reason: str | None) -> None:
+    """Counts a step by the reason that `CapturedSteps.run` returned, and notes what was measured of steps' products so far."""
+    if measured and _PART in holder.__dict__:
+        holder.__dict__[_PART]["products"] = measured
+    if reason is not None:
+        count(holder, *(("not_captured", reason) if reason else ("captured",)))
 
 
 def find_parts(holder: Any, plan: Any, attention: dict[str, Any] | None) -> None:
     """Notes for which parts in the report the program of a holder runs. attention: the entry of that, which is of a model."""
-    modules = [*plan.further_modules(holder), *getattr(holder, plan.stack.name).modules()]
-    once = {id(module): module.__dict__.get(_PART) for module in modules}.values()
-    found = [(entry, 1) for entry in once if entry is not None and "in_program" in entry]
+    modules = {*plan.further_modules(holder), *getattr(holder, plan.stack.name).modules()}
     layers = plan.stack.layers
     number = sum(isinstance(layer.attention, Attention) + (layer.cross is not None) for layer in layers)
-    found += [(attention, number)] if attention is not None and number else []
-    entries = {id(entry): entry for entry, _ in found}
-    numbers: collections.Counter[int] = collections.Counter()
-    for entry, count in found:
-        numbers[id(entry)] += count
-    holder.__dict__[_WITHIN] = [(entries[key], count) for key, count in numbers.items()]
+    found = [*(module.__dict__.get(_PART) for module in modules), *[attention] * number]
+    entries = {id(entry): entry for entry in found if entry is not None and "in_program" in entry}
+    numbers = collections.Counter(map(id, found))
+    holder.__dict__[_WITHIN] = [(entry, numbers[key]) for key, entry in entries.items()]

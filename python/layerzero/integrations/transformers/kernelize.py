@@ -1,7 +1,6 @@
 """Replaces the parts of a Transformers model that LayerZero computes, and undoes it exactly."""
 
 import functools
-import inspect
 import sys
 import threading
 import traceback
@@ -17,7 +16,7 @@ from layerzero.integrations import weights as weights_of_others
 from layerzero.integrations.modules import OWN_FORWARD, bind, forget_copies, watch_copies
 from layerzero.integrations.transformers import block_forwards, choices, parts, probe, progress, quantized
 from layerzero.integrations.transformers.counts import KernelizeReport, find_parts
-from layerzero.integrations.transformers.recognise import layerwise, observe
+from layerzero.integrations.transformers.recognise import observe
 from layerzero.integrations.transformers.recognise.findings import Findings, Wrong, log
 from layerzero.integrations.transformers.recognise.proof import kept_findings, tells_something
 from layerzero.integrations.transformers.recognise.prove import why_not_one
@@ -65,76 +64,6 @@ _FORWARDS = (
     captured.AUTO_COMPILE,
     experts_interface.apply_gate,
 )
-
-
-def _gives_weights(model, before):
-    """Whether the model's code may use attention weights that it did not ask for, as eager attention returns them always."""
-    eager = any(name == "eager" for _, name in before)
-    return eager and any("output_attentions" in inspect.signature(type(m).forward).parameters for m in model.modules())
-
-
-def _try_attention(model, before):
-    """Chooses LayerZero's attention. None if the model then computes the same, else the reason."""
-    untested = probe.why_untested(model)
-    expected = probe.run_model(model) if untested else None
-    if untested and expected is None:
-        return f"{untested}, and no input can be made to compare the two"
-    weights = probe.shapes_with_weights(model) if _gives_weights(model, before) else None
-    return _why_not_chosen(model, before, untested, expected, weights)
-
-
-def _why_not_chosen(model, before=(), untested=None, expected=None, weights=None):
-    """Chooses LayerZero's attention. None if the model accepts it, else the reason."""
-    try:
-        attention_interface.choose(model)
-    except (ValueError, KeyError) as error:
-        return f"the model refuses another attention: {error}"
-    if model.config._attn_implementation not in attention_interface.NAMES:
-        return "the model kept its own attention"
-    if weights is not None and probe.shapes_with_weights(model) != weights:
-        return "it takes attention weights that it does not ask for"
-    if untested:
-        actual = probe.run_model(model)
-        if not probe.same(actual, expected) and not _attend_alike(model, before, expected):
-            return f"{untested}, and on a small input the operation returns another result"
-    return None
-
-
-def _attend_alike(model, before, expected):
-    """Whether a changed result may come only from near ties of routers, since each layer alone attends as before."""
-    if not layerwise.may_choose_otherwise(model, expected.rows[0]):
-        return False
-    layers = [layer for path in observe.lists_of(model) for layer in model.get_submodule(path)]
-    try:
-        return layerwise.attend_alike(model, layers, before, functools.partial(probe.run_model, model))
-    except Exception:  # of code that nobody knows, in another dtype than its own
-        return False
-
-
-def _replace_attention(model, mark, findings):
-    attention_interface.register()
-    config = getattr(model, "config", None)
-    current = getattr(config, "_attn_implementation", None)
-    if config is None or current is None or not hasattr(model, "set_attn_implementation"):
-        mark.report.left["attention"] = "the model has no attention interface"
-        return
-    before = choices.chosen(model, "attn")
-    given = {name for _, name in before} - {"sdpa", "eager", None}
-    if given:
-        names = ", ".join(sorted(map(repr, given)))
-        mark.report.left["attention"] = f"the model was given attn_implementation={names}"
-        return
-    reason = findings.of("attention", [], functools.partial(_try_attention, model, before))
-    if not reason and findings.are_kept and _why_not_chosen(model):
-        raise Wrong("the model refuses another attention")
-    if reason:
-        choices.put_back(before, "attn")
-        mark.report.left["attention"] = reason
-        return
-    mark.attention = before
-    part = mark.report.add("attention", "attention")
-    for module in model.modules():
-        module.__dict__["_layerzero_attention_part"] = part  # the one that calls the interface counts
 
 
 def _replace_layers(called, layers, mark, findings):
@@ -324,8 +253,8 @@ def _search(model, findings):
 
 
 def _replace_parts(model, mark, layers, findings):
-    for replace_all in (parts.replace_norms, _replace_attention, parts.replace_experts, parts.replace_mlps_and_linears):
-        progress.step(replace_all.__name__.removeprefix("_").replace("_", " "))
+    for replace_all in parts.IN_TURN:
+        progress.step(replace_all.__name__.replace("_", " "))
         replace_all(model, mark, findings)
     if mark.attention is None:
         kept = f"attention: {mark.report.left.get('attention')}"

@@ -1,13 +1,17 @@
-"""Replaces the norms, MLPs, linear layers and experts of a model one by one."""
+"""Replaces the norms, attention, experts, MLPs and linear layers of a model one by one."""
 
 import functools
+import inspect
 
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from layerzero.integrations.transformers import block_forwards, choices, quantized, structure
+from layerzero.integrations.transformers import block_forwards, choices, probe, quantized, structure
 from layerzero.integrations.transformers.layers import Unknown
+from layerzero.integrations.transformers.recognise import layerwise, observe
 from layerzero.integrations.transformers.recognise import module as recognised
+from layerzero.integrations.transformers.recognise.findings import Wrong
+from layerzero.integrations.transformers.run import attention as attention_interface
 from layerzero.integrations.transformers.run import experts as experts_interface
 from layerzero.integrations.transformers.run.replacing import of_rows, replace
 
@@ -69,6 +73,75 @@ def replace_norms(model, mark, findings):
         norm, gated = found
         called = ("gated RMSNorm", "norm.rms") if gated else _NORM_REPORTED[norm.operation]
         replace(module, _gated_norm_forward if gated else _norm_forward, mark.report.add(*called), norm=norm)
+
+
+def replace_attention(model, mark, findings):
+    attention_interface.register()
+    config = getattr(model, "config", None)
+    if getattr(config, "_attn_implementation", None) is None or not hasattr(model, "set_attn_implementation"):
+        mark.report.left["attention"] = "the model has no attention interface"
+        return
+    before = choices.chosen(model, "attn")
+    given = {name for _, name in before} - {"sdpa", "eager", None}
+    if given:
+        names = ", ".join(sorted(map(repr, given)))
+        mark.report.left["attention"] = f"the model was given attn_implementation={names}"
+        return
+    reason = findings.of("attention", [], functools.partial(_try_attention, model, before))
+    if reason:
+        choices.put_back(before, "attn")
+        mark.report.left["attention"] = reason
+        return
+    if findings.are_kept and _why_refused(model):
+        raise Wrong("the model refuses another attention")
+    mark.attention = before
+    part = mark.report.add("attention", "attention")
+    for module in model.modules():
+        module.__dict__["_layerzero_attention_part"] = part  # the one that calls the interface counts
+
+
+def _try_attention(model, before):
+    """Chooses LayerZero's attention. None if the model then computes the same, else the reason."""
+    untested = probe.why_untested(model)
+    expected = probe.run_model(model) if untested else None
+    if untested and expected is None:
+        return f"{untested}, and no input can be made to compare the two"
+    weights = probe.shapes_with_weights(model) if _gives_weights(model, before) else None
+    reason = _why_refused(model)
+    if reason:
+        return reason
+    if weights is not None and probe.shapes_with_weights(model) != weights:
+        return "it takes attention weights that it does not ask for"
+    if untested and not probe.same(probe.run_model(model), expected) and not _attend_alike(model, before, expected):
+        return f"{untested}, and on a small input the operation returns another result"
+    return None
+
+
+def _why_refused(model):
+    """Chooses LayerZero's attention. None if the model accepts it, else the reason."""
+    try:
+        attention_interface.choose(model)
+    except (ValueError, KeyError) as error:
+        return f"the model refuses another attention: {error}"
+    accepted = model.config._attn_implementation in attention_interface.NAMES
+    return None if accepted else "the model kept its own attention"
+
+
+def _gives_weights(model, before):
+    """Whether the model's code may use attention weights that it did not ask for, as eager attention returns them always."""
+    eager = any(name == "eager" for _, name in before)
+    return eager and any("output_attentions" in inspect.signature(type(m).forward).parameters for m in model.modules())
+
+
+def _attend_alike(model, before, expected):
+    """Whether a changed result may come only from near ties of routers, since each layer alone attends as before."""
+    if not layerwise.may_choose_otherwise(model, expected.rows[0]):
+        return False
+    layers = [layer for path in observe.lists_of(model) for layer in model.get_submodule(path)]
+    try:
+        return layerwise.attend_alike(model, layers, before, functools.partial(probe.run_model, model))
+    except Exception:  # of code that nobody knows, in another dtype than its own
+        return False
 
 
 _MLP_REPORTED = {
@@ -141,3 +214,6 @@ def _replace_gates(experts, mark):
         given = experts_interface.own_gate_of(module)
         if given:
             experts_interface.replace_gate(module, given, mark.report.add("experts' gate", "activation.gated"))
+
+
+IN_TURN = (replace_norms, replace_attention, replace_experts, replace_mlps_and_linears)

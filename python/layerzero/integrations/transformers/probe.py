@@ -10,6 +10,7 @@ import torch
 import transformers
 from transformers.modeling_outputs import BaseModelOutput
 
+from layerzero.integrations.modules import TOLERANCE
 from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.arguments import (
     USE_CACHE,
@@ -92,6 +93,13 @@ def undisturbed(model):
                 module._modules.update(parts)
 
 
+@contextlib.contextmanager
+def trial(model):
+    """Within it a model runs for inference, in evaluation mode; what that changes in its modules is restored afterwards."""
+    with torch.inference_mode(), undisturbed(model), structure.evaluating(model):
+        yield
+
+
 def inputs_of(model, without_encoder=False):
     """Arguments of a forward, or None for models whose input is neither text nor an image.
 
@@ -123,7 +131,7 @@ def shapes_with_weights(model):
         given = inputs_of(model) or inputs_of(model, without_encoder=True)
         if given is None:
             return None
-        with torch.inference_mode(), undisturbed(model), structure.evaluating(model):
+        with trial(model):
             return [tensor.shape for tensor in structure.tensors_of(model(**given, output_attentions=True))]
     except Exception:  # what a model of unknown code raises
         return None
@@ -137,7 +145,7 @@ def base_of(model):
 
 
 class Runs(NamedTuple):
-    """A model's first output in several calls, without padding; `moved` has pairs of outputs whose inputs differ in the last token."""
+    """A model's outputs in trials, without padding; `moved` has pairs of outputs whose inputs differ in the last token."""
 
     rows: list[torch.Tensor]
     moved: list[tuple[torch.Tensor, torch.Tensor]]
@@ -152,7 +160,7 @@ def run_model(model):
         given = inputs_of(model)
         if given is None:
             return None
-        with torch.inference_mode(), undisturbed(model), structure.evaluating(model):
+        with trial(model):
             runs = _runs_of(model, given)
         return runs if runs.rows else None
     except Exception:  # what a model of unknown code raises on such an input
@@ -184,7 +192,7 @@ def observed_call(model, head=False):
         return None
     if USE_CACHE in signature_of(type(base).forward).names:
         given["use_cache"] = True
-    with torch.inference_mode(), undisturbed(model), structure.evaluating(model):
+    with trial(model):
         return base(**given)
 
 
@@ -201,16 +209,18 @@ def run_held(model, holder):
         for tensor in structure.tensors_of(result):
             rows.append((tensor[mask.bool()] if tensor.shape[:2] == mask.shape else tensor).flatten())
 
-    handle = holder.register_forward_hook(keep)
-    try:
-        with torch.inference_mode(), undisturbed(model), structure.evaluating(model):
-            cache = cache_of(base(**given))
-            if cache is not None:
-                further = {"attention_mask": torch.cat([mask, mask[:, -1:]], dim=1)} | cache_argument(base, cache)
-                base(**given | {"input_ids": given["input_ids"][:, :1]} | further)
-    finally:
-        handle.remove()
+    with holder.register_forward_hook(keep), trial(model):
+        cache = cache_of(base(**given))
+        if cache is not None:
+            base(**_one_more(given, base, cache))
     return torch.cat(rows)
+
+
+def _one_more(given, base, cache):
+    """The arguments of a call for one more token of each text."""
+    mask, ids = given["attention_mask"], given["input_ids"]
+    longer = torch.cat([mask, mask[:, -1:]], dim=1)
+    return given | {"input_ids": ids[:, :1], "attention_mask": longer} | cache_argument(base, cache)
 
 
 def run_alone(holder, layers, around=lambda forward: forward()):
@@ -255,7 +265,7 @@ def run_base(model, forward=None):
     if given is None:
         return None
     mask = given.get("attention_mask")
-    with torch.inference_mode(), undisturbed(model), structure.evaluating(model):
+    with trial(model):
         if "decoder_input_ids" in given:
             return _run_two_stacks(base, given)
         if USE_CACHE in signature_of(type(base).forward).names:
@@ -266,9 +276,7 @@ def run_base(model, forward=None):
         rows = [first[0][mask.bool()]]
         cache = cache_of(first)
         if cache is not None:
-            given["attention_mask"] = torch.cat([mask, mask[:, -1:]], dim=1)
-            further = given | {"input_ids": given["input_ids"][:, :1]} | cache_argument(base, cache)
-            rows.append(call(**further)[0][:, 0])
+            rows.append(call(**_one_more(given, base, cache))[0][:, 0])
         del given["attention_mask"]
         # Of the last call only the row without padding: what padding computes depends on rounding.
         return torch.cat([*rows, call(**given | without_cache(base))[0][1]])
@@ -287,11 +295,16 @@ def _run_two_stacks(base, given):
     return torch.cat([first[0].flatten(0, 1), one[0].flatten(0, 1), padded[0][mask.bool()]])
 
 
-def same(actual, expected):
-    """Whether two Runs of one model agree; in f32 closely, because attention has little influence on a model's first output."""
+CLOSELY = (
+    0.2  # slack in float32 where a part is compared that has little influence on a model's result, as attention has
+)
+
+
+def same(actual, expected, slack=1.0, in_float32=CLOSELY):
+    """Whether two Runs of one model agree, with this slack in 16 bits."""
     if actual is None or len(actual.rows) != len(expected.rows):
         return False
-    slack = 0.2 if expected.rows[0].dtype in (torch.float32, torch.float64) else 1.0
+    slack = in_float32 if expected.rows[0].dtype in (torch.float32, torch.float64) else slack
     agree = all(structure.agrees(a, b, slack) for a, b in zip(actual.rows, expected.rows, strict=True))
     return agree and all(move_alike(*pairs) for pairs in zip(actual.moved, expected.moved, strict=True))
 
@@ -306,7 +319,7 @@ def move_alike(actual, expected):
     dtype, size = expected[0].dtype, expected[0].double().norm(dim=-1)
     # Products of experts depend in their last digits on how many tokens each has: 1e-6 of a row was seen in float32.
     still = max(torch.finfo(dtype).eps / 2, 1e-5) * size
-    rounding = 3 * structure.tolerance_of(dtype) * size
+    rounding = 3 * TOLERANCE[dtype] * size
 
     def explained_by(other):
         return 4 * other + torch.where(other > 1e-5 * size, rounding, still)
@@ -322,5 +335,5 @@ def run_moved(model, forward=None):
     if key is None:
         return None
     given = {name: value for name, value in given.items() if name != "attention_mask"} | without_cache(base)
-    with torch.inference_mode(), undisturbed(base), structure.evaluating(base):
+    with trial(base):
         return tuple(call(**each)[0] for each in (given, given | {key: with_other_last(given[key])}))

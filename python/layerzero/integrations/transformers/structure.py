@@ -23,11 +23,6 @@ _ANY = torch.nn.modules.module
 _LARGEST_EPS = 1e-3
 
 
-def tolerance_of(dtype):
-    """Relative L2 error within which a module and the operation agree."""
-    return TOLERANCE[dtype]
-
-
 def rows_for(weight, width):
     """Rows of three magnitudes, so that a clamp, an offset or an epsilon shows."""
     rows = normal(3, width) + 0.5
@@ -229,12 +224,6 @@ def norm(operation, rows, weight, bias, eps, offset):
     if operation == "layer_norm":
         return _OPS["layer_norm"](rows, rows.shape[-1], weight, bias, eps, weight_offset=offset)
     return _OPS["rms_norm"](rows, weight, eps, weight_offset=offset)
-
-
-def linear(rows, module):
-    """rows times the weight of a torch.nn.Linear, plus its bias."""
-    with torch.no_grad():
-        return _OPS["linear"](rows, module.weight, module.bias)
 
 
 def has_dtype(weight, rows):

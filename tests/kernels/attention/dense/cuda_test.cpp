@@ -41,7 +41,25 @@ TEST_F(CudaAttention, WideHeadsNeedSharedMemory) {
     EXPECT_FALSE(lacks(128, "l4"));
     EXPECT_TRUE(lacks(136, "l4"));
     EXPECT_FALSE(lacks(256, "a100"));
+    EXPECT_FALSE(lacks(264, "l4")) << "queries are in registers";
+    EXPECT_FALSE(lacks(512, "l4"));
   }
+}
+
+TEST_F(CudaAttention, TilesTakeHeadsOf512Columns) {
+  const auto tensors = [&](int64_t d_qk, int64_t d_v) {
+    return std::vector<lz_tensor>{Tensor(DType::kBF16, {1, 40, 4, d_qk}), Tensor(DType::kBF16, {1, 600, 2, d_qk}),
+                                  Tensor(DType::kBF16, {1, 600, 2, d_v})};
+  };
+  const char *tiles = "cuda.attention.gqa.prefill", *groups = "cuda.attention.gqa.prefill.wgmma";
+  RunsOnHopperNotOnTuring("attention", tiles, tensors(512, 512));
+  EXPECT_NE(Refusal("attention", tiles, tensors(520, 512)), "");
+  EXPECT_NE(Refusal("attention", tiles, tensors(512, 520)), "");
+  EXPECT_NE(Refusal("attention", groups, tensors(264, 256)), "");
+  EXPECT_NE(Refusal("attention", groups, tensors(256, 264)), "");
+  const int before_expressions = Priority("attention", tiles, tensors(512, 512), "h100");
+  EXPECT_EQ(Priority("attention", tiles, tensors(64, 264), "h100"), before_expressions);
+  EXPECT_LT(before_expressions, Priority("attention", tiles, tensors(256, 256), "h100")) << "not measured";
 }
 
 }  // namespace

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerzero.integrations.transformers.recognise.trace import Graph, Node
+from layerzero.integrations.transformers.recognise.nodes import Node
+from layerzero.integrations.transformers.recognise.trace import Graph
 
 _PLAIN = (
     int,

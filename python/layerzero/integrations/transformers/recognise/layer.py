@@ -21,6 +21,7 @@ from layerzero.integrations.transformers.layers import (
 )
 from layerzero.integrations.transformers.recognise.layout import rows_of
 from layerzero.integrations.transformers.recognise.match import factor_of, terms_of
+from layerzero.integrations.transformers.recognise.nodes import Node, below
 from layerzero.integrations.transformers.recognise.patterns.attention import Found, attention_of
 from layerzero.integrations.transformers.recognise.patterns.delta import delta_of
 from layerzero.integrations.transformers.recognise.patterns.experts import experts_part, is_experts, with_shared
@@ -28,7 +29,7 @@ from layerzero.integrations.transformers.recognise.patterns.linear import Linear
 from layerzero.integrations.transformers.recognise.patterns.mlp import mlp_of
 from layerzero.integrations.transformers.recognise.patterns.norm import norm_of, scale_of
 from layerzero.integrations.transformers.recognise.patterns.scores import add_attends
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, unclear
+from layerzero.integrations.transformers.recognise.trace import Graph, unclear
 from layerzero.integrations.transformers.run.experts import looks_like_experts
 
 
@@ -124,16 +125,8 @@ def _inner(term: Node) -> Node:
 
 def _reads_only(term: Node, reads: Node) -> bool:
     """Whether a term is computed only from these rows and parameters."""
-    todo, done = [term], set()
-    while todo:
-        node = todo.pop()
-        if id(node) in done or rows_of(node) is reads:
-            continue
-        done.add(id(node))
-        if node.op in ("input", "attend", "experts"):
-            return False
-        todo += node.inputs
-    return True
+    nodes = below(term, lambda node: rows_of(node) is not reads)
+    return not any(node.op in ("input", "attend", "experts") and rows_of(node) is not reads for node in nodes)
 
 
 @dataclasses.dataclass

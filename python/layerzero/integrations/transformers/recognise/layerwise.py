@@ -6,6 +6,7 @@ float32 has almost no ties: a difference that is left is a fault. Each layer get
 of the two ways, so that a token reads the keys that the same way wrote for the prompt.
 """
 
+import contextlib
 import copy
 import dataclasses
 from typing import Any
@@ -109,12 +110,10 @@ def _calls_of(layers, run):
         if reads or _given(args, kwargs).shape[1] > 1:  # a token alone reads the cache
             calls[layer].append(call)
 
-    handles = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in layers]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_pre_hook(keep, with_kwargs=True))
         run()
-    finally:
-        for handle in handles:
-            handle.remove()
     return calls
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from layerzero.integrations.transformers.recognise.layout import rows_of
-from layerzero.integrations.transformers.recognise.trace import Node
+from layerzero.integrations.transformers.recognise.nodes import Node
 
 Found = dict[str, Any]
 _CONSTANTS = ("constant", "tensor", "as_tensor", "scalar_tensor", "full")
@@ -169,6 +169,12 @@ def call(op: str, *operands: Any) -> Pattern:
 def match(pattern: Pattern, node: Any) -> Found | None:
     """The values of a pattern's names if a node matches it, else None."""
     return next(pattern.found(node, {}), None)
+
+
+def match_one(formulas: dict[str, list[Pattern]], node: Any) -> tuple[str, Found] | None:
+    """(the key, the values of the names) of the first formula that a node matches."""
+    ways = ((key, match(formula, node)) for key, each in formulas.items() for formula in each)
+    return next(((key, found) for key, found in ways if found is not None), None)
 
 
 def uncast(node: Any) -> Any:

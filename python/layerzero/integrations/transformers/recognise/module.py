@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from layerzero import _layerzero
 from layerzero.integrations.modules import agrees, normal
 from layerzero.integrations.transformers import structure, thresholds
 from layerzero.integrations.transformers.layers import Mlp, Norm, Unknown
@@ -16,6 +17,8 @@ from layerzero.integrations.transformers.recognise.patterns import norm as norms
 from layerzero.integrations.transformers.recognise.patterns.delta import GATED
 from layerzero.integrations.transformers.recognise.patterns.linear import Linears, leaves_bias_out, name_of
 from layerzero.integrations.transformers.recognise.trace import Graph, Recorder
+
+_linear = _layerzero.ops["linear"]
 
 
 def graph_of(module: Any, *rows: torch.Tensor) -> Graph:
@@ -150,7 +153,9 @@ def why_not_linear(module: Any) -> str | None:
         result = graph.result
         plain = name_of(result) == "" and result.args[0] is graph.rows and not result.kwargs["transposed"]
         same = plain and not leaves_bias_out(result, module)
-        same = same and structure.agrees_by_row(structure.linear(rows, module), result.value)
+        with torch.no_grad():
+            made = _linear(rows, module.weight, module.bias)
+        same = same and structure.agrees_by_row(made, result.value)
     except Exception as error:  # of code that nobody knows
         return f"{name}: {structure.first_line(error)}"
     return None if same else f"{name} computes something else than torch.nn.Linear"

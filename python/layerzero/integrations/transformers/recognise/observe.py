@@ -1,5 +1,6 @@
 """The layers of a model as one Stack: its own code runs once on a small input while the graph of each layer is recorded."""
 
+import contextlib
 import dataclasses
 import functools
 from typing import Any
@@ -234,8 +235,8 @@ class ModelLayers:
     """The layers in the module at `path`, examined before any part of the model is replaced.
 
     part: the model has other layers too, for images or sound. whole: as in Llama, the model does nothing else than embed, run
-    its layers and normalise. alone: no small input reaches the layers. expected, moved: the model's results for small inputs,
-    None if findings were used.
+    its layers and normalise. alone: no small input reaches the layers. expected: the model's Runs of small inputs, None if
+    findings were used.
     """
 
     def __init__(self, model: nn.Module, path: str, part: bool, stack: Any = None, whole: bool = False) -> None:
@@ -245,7 +246,6 @@ class ModelLayers:
         self.holder = model.get_submodule(path)
         self.are_kept = stack is not None
         self.expected: Any = None
-        self.moved: Any = None
 
     def search(self, name: str) -> None:
         """Reads what the list `name` of layers computes; raises Unknown if they cannot be one program."""
@@ -259,7 +259,6 @@ class ModelLayers:
             self.stack = dataclasses.replace(self.stack, not_captured=aside)
         try:
             self.expected = self.run(type(self.holder).forward)
-            self.moved = self.run_moved(type(self.holder).forward)
         except Exception as error:  # whatever a model of unknown code raises
             raise Unknown(f"it could not be run on a small input: {structure.first_line(error)}") from error
         unread = tuple(filter(self._without_effect, self.stack.unread))
@@ -289,15 +288,13 @@ class ModelLayers:
         def exchange(_, args, kwargs):
             return args, kwargs | {unread.argument: _other_numbers(kwargs[unread.argument])}
 
-        layers = getattr(self.holder, self.stack.name)
-        handles = [layer.register_forward_pre_hook(exchange, with_kwargs=True) for layer in layers]
-        try:
-            return torch.equal(self.run(type(self.holder).forward), self.expected)
-        except Exception:  # as whatever a model of unknown code raises
-            return False
-        finally:
-            for handle in handles:
-                handle.remove()
+        with contextlib.ExitStack() as hooks:
+            for layer in getattr(self.holder, self.stack.name):
+                hooks.enter_context(layer.register_forward_pre_hook(exchange, with_kwargs=True))
+            try:
+                return torch.equal(self.rows(type(self.holder).forward), self.expected.rows[0])
+            except Exception:  # as whatever a model of unknown code raises
+                return False
 
     def _described(self, layers: Any, attention: str) -> tuple[Any, ...]:
         try:
@@ -315,8 +312,8 @@ class ModelLayers:
         with torch.inference_mode():
             return torch.equal(self.first, embedding(probe.tokens(embedding)[0]))
 
-    def run(self, forward: Any) -> Any:
-        """The model's result for a small input; with `forward` in place of its base's forward if `whole`."""
+    def rows(self, forward: Any) -> Any:
+        """The model's result for a small input, None if its layers are no program; with `forward` in place of its base's forward if `whole`."""
         if self.alone:
             replaced = "_layerzero_decoder" in self.holder.__dict__
             further = [functools.partial(deferred.as_one, self.holder)] if replaced else []
@@ -325,11 +322,12 @@ class ModelLayers:
             return probe.run_held(self.model, self.holder)
         return probe.run_base(self.base, forward) if self.whole else probe.run_base(self.model)
 
-    def run_moved(self, forward: Any) -> "tuple[Any, ...] | None":
-        """Results for two texts that differ in the last token; None for layers that no text reaches."""
-        if self.alone or self.part:
-            return None
-        return probe.run_moved(self.base, forward) if self.whole else probe.run_moved(self.model)
+    def run(self, forward: Any) -> probe.Runs | None:
+        """The Runs of `rows` and, where a text reaches the layers, of it with another last token."""
+        rows, moved = self.rows(forward), None
+        if not self.alone and not self.part:
+            moved = probe.run_moved(self.base, forward) if self.whole else probe.run_moved(self.model)
+        return None if rows is None else probe.Runs([rows], [] if moved is None else [moved])
 
 
 def _attention_of(model: nn.Module, holder: nn.Module) -> tuple[str, str | None]:

@@ -19,19 +19,11 @@ class Proof:
     def __init__(self, model: Any, given: dict[str, Any]) -> None:
         self.model, self.base, self.given = model, probe.base_of(model), given
         self.reached: set[int] = set()
-        handle = register_module_forward_pre_hook(lambda module, _: self.reached.add(id(module)))
-        try:
+        with register_module_forward_pre_hook(lambda module, _: self.reached.add(id(module))):
             self.expected = self._run(given)
-        finally:
-            handle.remove()
 
     def _run(self, given: dict[str, Any]) -> list[torch.Tensor]:
-        with (
-            torch.inference_mode(),
-            probe.without_modes(),
-            probe.undisturbed(self.model),
-            structure.evaluating(self.model),
-        ):
+        with probe.without_modes(), probe.trial(self.model):
             return structure.tensors_of(self.base(**given))
 
     def holds(self) -> bool:
@@ -52,17 +44,14 @@ class Proof:
 
 
 def _are_alike(actual: list[torch.Tensor], expected: list[torch.Tensor], mask: Any) -> bool:
-    """Whether tensors agree except in rows of padding, closely in float32, and the same rows change with the last token."""
-    if [tensor.shape for tensor in actual] != [tensor.shape for tensor in expected]:
-        return False
-    slack = 0.2 if expected[0].dtype in (torch.float32, torch.float64) else 3.0
-    for mine, theirs in zip(actual, expected, strict=True):
-        padded = mask is not None and theirs.shape[: mask.dim()] == mask.shape
-        seen = mask.bool() if padded else slice(None)
-        if not structure.agrees(mine[seen], theirs[seen], slack):
-            return False
-    texts = expected[0].dim() > 1 and expected[0].shape[0] == (_ROWS if mask is not None else _ROWS - 1)
-    return not texts or probe.move_alike(*((rows[0][-2], rows[0][-1]) for rows in (actual, expected)))
+    """Whether tensors agree except in rows of padding, and the same rows change with the last token."""
+    return probe.same(_runs_of(actual, mask), _runs_of(expected, mask), slack=3)
+
+
+def _runs_of(tensors: list[torch.Tensor], mask: Any) -> probe.Runs:
+    seen = [t[mask.bool()] if mask is not None and t.shape[: mask.dim()] == mask.shape else t for t in tensors]
+    texts = tensors[0].dim() > 1 and tensors[0].shape[0] == (_ROWS if mask is not None else _ROWS - 1)
+    return probe.Runs(seen, [(tensors[0][-2], tensors[0][-1])] if texts else [])
 
 
 def kept_findings(model: Any) -> Findings:
@@ -81,7 +70,7 @@ def tells_something(model: Any) -> bool:
     """Whether a model of these weights returns finite numbers, not all zero: then findings about it are worth keeping."""
     given = _inputs_of(model)
     try:
-        with torch.inference_mode(), probe.without_modes(), probe.undisturbed(model), structure.evaluating(model):
+        with probe.without_modes(), probe.trial(model):
             rows = [] if given is None else structure.tensors_of(probe.base_of(model)(**given))
     except Exception:  # as above
         return False

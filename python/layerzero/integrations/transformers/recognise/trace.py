@@ -8,6 +8,7 @@ arguments and so inputs of the graph, by role. Attention through Transformers' i
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from transformers.cache_utils import Cache
 from layerzero.integrations.modules import TOLERANCE
 from layerzero.integrations.transformers.arguments import signature_of
 from layerzero.integrations.transformers.layers import Unknown
+from layerzero.integrations.transformers.recognise.nodes import Node, below, named, nodes_in, sibling
 from layerzero.integrations.transformers.run import experts as experts_interface
 from layerzero.integrations.transformers.run.attention import leaves_softcap_out
 
@@ -34,50 +36,6 @@ _NAMES = {"truediv": "div", "true_divide": "div", "divide": "div", "multiply": "
 _READS = {"item", "tolist", "numpy", "bool", "float", "int", "index", "allclose", "equal", "is_nonzero", "contains"}
 _CREATES = {"zeros", "ones", "full", "new_zeros", "new_ones", "new_full"}  # whose results may be written into later
 _TRANSPOSING = ("t", "T", "mT")
-_CLAMP = ("input", "min", "max")
-
-
-class Node:
-    """A call, or with `op` "input", "parameter" or "constant" a tensor that was there before; `name` says which one."""
-
-    def __init__(
-        self,
-        op: str,
-        value: Any,
-        args: Any = (),
-        kwargs: Any = None,
-        name: str = "",
-        module: str = "",
-        call: Any = None,
-    ) -> None:
-        self.op, self.value, self.args, self.kwargs = op, value, args, kwargs or {}
-        self.name, self.module = name, module
-        self.widened = False  # whether the code casts it to float32, which it has already
-        self.call = call  # (the function, its arguments), to repeat the call with other numbers
-
-    @property
-    def inputs(self) -> "list[Node]":
-        return [*_nodes_in((self.args, self.kwargs))]
-
-    def __repr__(self) -> str:
-        shape = "x".join(map(str, self.value.shape)) if isinstance(self.value, torch.Tensor) else ""
-        return f"{self.name or self.op}[{shape}]{f' in {self.module}' if self.module else ''}"
-
-
-def sibling(name: str, key: str) -> str:
-    """The name of another tensor of the module that has the tensor of a name."""
-    path, dot, _ = name.rpartition(".")
-    return f"{path}{dot}{key}"
-
-
-def _nodes_in(value: Any) -> Iterator[Node]:
-    if isinstance(value, Node):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for each in value:
-            yield from _nodes_in(each)
-    elif isinstance(value, dict):
-        yield from _nodes_in([*value.values()])
 
 
 def _tensors_in(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -147,6 +105,12 @@ class Graph:
         """The role of the argument that is the cache."""
         return next((name for name, value in self.arguments.items() if isinstance(value, Cache)), None)
 
+    def kept(self, path: str) -> Any:
+        """What the cache has for this layer, by the index that the module at `path` knows; None if it has nothing."""
+        layers: Any = getattr(self.arguments.get(self.cache or ""), "layers", ())
+        index = getattr(self.layer.get_submodule(path), "layer_idx", -1)
+        return layers[index] if 0 <= index < len(layers) else None
+
     @property
     def bias(self) -> Any:
         """What was added to the scores of its first attention, or None."""
@@ -212,7 +176,7 @@ class Graph:
             self.add("written", args, kwargs, written, call=(_set if name == "setitem" else None, args, kwargs))
             return
         if not isinstance(result, (torch.Tensor, tuple, list)):
-            if name in _READS and any(map(_is_of_numbers, _nodes_in((args, kwargs)))):
+            if name in _READS and any(map(_is_of_numbers, nodes_in((args, kwargs)))):
                 reason = f"its code calls {raw}: what it does with the answer is in no graph"
                 self.refused = self.refused or f"{self.module}: {reason}"
             return
@@ -228,7 +192,7 @@ class Graph:
             self._know(result, tensor if tensor.value.dtype == result.dtype else Node("cast", result, (tensor,)))
             return
         if name == "cat":
-            full = [each for each in _nodes_in(args) if each.value.numel()]
+            full = [each for each in nodes_in(args) if each.value.numel()]
             if len(full) == 1:
                 self._know(result, full[0])
                 return
@@ -319,22 +283,14 @@ def _with(value: Any, change: Any) -> Any:
 
 def _is_of_numbers(node: Node) -> bool:
     """Whether a node depends on floating-point numbers that the layer got or holds."""
-    todo, done = [node], set()
-    while todo:
-        each = todo.pop()
-        if id(each) not in done:
-            done.add(id(each))
-            if each.op in ("input", "parameter") and each.value.is_floating_point():
-                return True
-            todo += each.inputs
-    return False
+    return any(each.op in ("input", "parameter") and each.value.is_floating_point() for each in below(node))
 
 
 def _gives_the_same(name: str, tensor: Any, args: Any, kwargs: Any, result: Any) -> bool:
     if tensor is None or not isinstance(result, torch.Tensor) or tensor.value.shape != result.shape:
         return False
     if name in ("dropout", "alpha_dropout", "feature_dropout"):
-        given = dict(zip(("p", "training"), args[1:], strict=False)) | kwargs
+        given = named(("p", "training"), args[1:], kwargs)
         return not given.get("training", True) or given.get("p", 0.5) == 0
     if name == "mul" and type(args[1]) in (int, float) and args[1] == 1:
         return True
@@ -356,17 +312,15 @@ def _plain(name: str, args: Any, kwargs: Any) -> tuple[str, Any, Any]:
     if name == "pow" and not kwargs and args[1] == -0.5:
         return "rsqrt", args[:1], {}
     if name in ("mean", "var"):
-        given = dict(zip(("dim", "keepdim"), args[1:], strict=False)) | kwargs
-        last = given.get("dim", given.get("axis")) in (-1, [-1], (-1,), args[0].value.dim() - 1) and given.get(
-            "keepdim"
-        )
+        given = named(("dim", "keepdim"), args[1:], kwargs)
+        last = given.get("dim", given.get("axis")) in (-1, [-1], (-1,), args[0].value.dim() - 1)
         whole = name == "mean" or given.get("unbiased") is False or given.get("correction") == 0
-        return (name, args[:1], {}) if last and whole else (f"{name}_of", args, kwargs)
+        return (name, args[:1], {}) if last and whole and given.get("keepdim") else (f"{name}_of", args, kwargs)
     if name == "softmax":
         dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
         return ("softmax", args[:1], {}) if dim in (-1, args[0].value.dim() - 1) else ("softmax_of", args, kwargs)
     if name == "linear":
-        given = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
+        given = named(("input", "weight", "bias"), args, kwargs)
         return "linear", (given["input"], given["weight"], given.get("bias")), {"transposed": False}
     if name == "addmm" and not kwargs:
         return "linear", (args[1], args[2], args[0]), {"transposed": True}
@@ -378,7 +332,7 @@ def _plain(name: str, args: Any, kwargs: Any) -> tuple[str, Any, Any]:
             return "linear", (x, weight, args[1]), args[0].kwargs
     if name == "layer_norm" or name == "rms_norm":
         names = ("input", "shape", "weight", *(("bias",) if name == "layer_norm" else ()), "eps")
-        given = dict(zip(names, args, strict=False)) | kwargs
+        given = named(names, args, kwargs)
         if len(given.get("shape", given.get("normalized_shape", ()))) != 1:
             return f"{name}_of", args, kwargs
         eps = given.get("eps", 1e-5 if name == "layer_norm" else None)
@@ -387,7 +341,7 @@ def _plain(name: str, args: Any, kwargs: Any) -> tuple[str, Any, Any]:
         form = kwargs.get("approximate", args[1] if len(args) > 1 else "none")
         return ("gelu" if form == "none" else "gelu_tanh"), args[:1], {}
     if name == "clamp":
-        given = dict(zip(_CLAMP, args, strict=False)) | kwargs
+        given = named(("input", "min", "max"), args, kwargs)
         return "clamp", (given["input"], given.get("min"), given.get("max")), {}
     if name in ("silu", "relu", "sigmoid", "tanh"):
         return name, args[:1], {}
@@ -402,41 +356,34 @@ class Recorder(TorchFunctionMode):
         self.graphs = [Graph(layer) for layer in layers]
         self._current: Graph | None = None
         self._closed = 0  # nesting depth within calls that are recorded as one node
-        self._handles: list[Any] = []
+        self._hooks = contextlib.ExitStack()
 
     def __enter__(self) -> Any:
+        hook = self._hooks.enter_context
         for graph in self.graphs:
-            hooks = self._handles
             for module in graph.layer.modules():
                 name = graph.modules[id(module)]
-                hooks.append(module.register_forward_pre_hook(lambda *_, g=graph, n=name: g.within.append(n)))
+                hook(module.register_forward_pre_hook(lambda *_, g=graph, n=name: g.within.append(n)))
                 if experts_interface.looks_like_experts(module):
-                    hooks.append(module.register_forward_pre_hook(self._close))
-                    hooks.append(module.register_forward_hook(self._experts_done, with_kwargs=True))
-                hooks.append(module.register_forward_hook(graph.leave))
-            begin = self._begin(graph)
-            hooks.append(graph.layer.register_forward_pre_hook(begin, with_kwargs=True))
-            hooks.append(graph.layer.register_forward_hook(self._end(graph)))
+                    hook(module.register_forward_pre_hook(self._close))
+                    hook(module.register_forward_hook(self._experts_done, with_kwargs=True))
+                hook(module.register_forward_hook(graph.leave))
+            begin, end = partial(self._begin, graph), partial(self._end, graph)
+            hook(graph.layer.register_forward_pre_hook(begin, with_kwargs=True))
+            hook(graph.layer.register_forward_hook(end))
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> Any:
-        for handle in self._handles:
-            handle.remove()
+        self._hooks.close()
         return super().__exit__(*error)
 
-    def _begin(self, graph: Graph) -> Any:
-        def begin(_: Any, args: Any, kwargs: Any) -> None:
-            graph.begin(args, kwargs)
-            self._current, self._closed = graph, 0
+    def _begin(self, graph: Graph, _: Any, args: Any, kwargs: Any) -> None:
+        graph.begin(args, kwargs)
+        self._current, self._closed = graph, 0
 
-        return begin
-
-    def _end(self, graph: Graph) -> Any:
-        def end(_module: Any, _args: Any, result: Any) -> None:
-            self._current = None
-            graph.end(result)
-
-        return end
+    def _end(self, graph: Graph, _module: Any, _args: Any, result: Any) -> None:
+        self._current = None
+        graph.end(result)
 
     def _close(self, *_: Any) -> None:
         self._closed += 1

@@ -159,10 +159,9 @@ def _sdpa_leaves_softcap_out():
     return True
 
 
-def _wants_weights(arguments=()):
+def _wants_weights(arguments):
     """True inside a call that asks for attention weights, by an argument or by Transformers' hooks that keep them."""
-    asked = "output_attentions" in arguments and arguments["output_attentions"]
-    return bool(asked) or any("attentions" in key for key in wants_outputs())
+    return bool(arguments.get("output_attentions")) or any("attentions" in key for key in wants_outputs())
 
 
 def wants_outputs():

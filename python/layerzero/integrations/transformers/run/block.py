@@ -8,7 +8,7 @@ from transformers.cache_utils import StaticCache
 
 from layerzero.integrations.transformers.caches import rows_cache, states_cache
 from layerzero.integrations.transformers.caches.paged_cache import PagedCache
-from layerzero.integrations.transformers.layers import Attention, Delta, Experts, Heads, Latent, Layer, Norms
+from layerzero.integrations.transformers.layers import Attention, Delta, Experts, Heads, Latent, Layer
 from layerzero.integrations.transformers.run.block_deltas import delta_steps
 from layerzero.integrations.transformers.run.block_experts import experts_steps
 from layerzero.integrations.transformers.run.block_latents import latent_steps
@@ -132,7 +132,7 @@ class _Builder(Steps):
     def build(self) -> Program:
         for layer in self.plan.layers:
             self.tables = layer
-            self._layer(layer.shape)
+            self.layer(layer.shape)
         output = Rows(self.make.output(self.width, self.dtype), (self.width,))
         if self.plan.norm is not None:
             norm, self.tables = self.plan.norm[0], {self.plan.norm[0].name: self.plan.norm[1]}
@@ -140,34 +140,13 @@ class _Builder(Steps):
         elif self.waiting:
             self.add_up(output)
         else:
-            self.make.add("cast", [output], input=self.stream, dtype=self.dtype)
+            self.call("cast", output, input=self.stream, dtype=self.dtype)
         return self.make.build()
 
-    def _layer(self, layer: Layer) -> None:
-        source = self._source(layer.attention_norms)
-        read = self.stream
-        self._push(self._attention(layer, source), layer.attention_norms, layer)
-        if layer.cross is not None:
-            source = self._source(layer.cross_norms)
-            self._push(self._attention_to_encoder(layer.cross, source), layer.cross_norms, layer)
-        if not layer.parallel:
-            source = self._source(layer.mlp_norms)
-        elif layer.mlp_norms.before != layer.attention_norms.before:
-            before = layer.mlp_norms.before
-            source = read if before is None else self.normed_of(read, before)
-        mlp = layer.mlp
-        result = experts_steps(self, mlp, source) if isinstance(mlp, Experts) else self.mlp(mlp, source)
-        self._push(result, layer.mlp_norms, layer)
+    def experts(self, experts: Experts, source: Any) -> Rows:
+        return experts_steps(self, experts, source)
 
-    def _source(self, norms: Norms) -> Any:
-        return self.add_up() if norms.before is None else self.normed_stream(norms.before)
-
-    def _push(self, result: Rows, norms: Norms, layer: Layer) -> None:
-        self.waiting.append((self.normed(result, norms.after), layer.factor))
-        if norms.behind is not None:
-            self.stream = self.normed_stream(norms.behind)
-
-    def _attention(self, layer: Layer, source: Any) -> Rows:
+    def attention(self, layer: Layer, source: Any) -> Rows:
         own = layer.attention
         if isinstance(own, Delta):
             return delta_steps(self, layer, own, source)
@@ -179,26 +158,19 @@ class _Builder(Steps):
         mixed = self.rows(*query.axes)
         self._attend(layer, query, key, value, mixed)
         if own.gate is not None:
-            mixed = self._gated(mixed, self._heads(given, own.gate))
+            factors = self.call("activation", mixed.axes, input=self._heads(given, own.gate), function="sigmoid")
+            mixed = self.call("elementwise", mixed.axes, input=mixed, other=factors, function="mul")
         return self.linear(self.normed(Rows(mixed.value, (mixed.size,)), own.mixed), own.out)
-
-    def _gated(self, mixed: Rows, gate: Rows) -> Rows:
-        factors, gated = self.rows(*mixed.axes), self.rows(*mixed.axes)
-        self.make.add("activation", [factors], input=gate, function="sigmoid")
-        self.make.add("elementwise", [gated], input=mixed, other=factors, function="mul")
-        return gated
 
     def _turned(self, rows: Rows, part: Heads, layer: Layer, into: Rows | None = None) -> Rows:
         """Rotates heads, and normalises them if the norm comes after the rotation; writes to `into` if that is given."""
         rope, (_, cos, sin) = layer.attention.rope, self.groups[layer.group]
         if rope is not None:
-            out = into if into is not None and not part.behind else self.rows(*rows.axes)
             tables = {"cos": cos, "sin": sin, "interleaved": rope.interleaved, "rotary_dim": rope.rotary_dim}
-            self.make.add("rope", [out], input=rows, **tables)
-            return self.normed(out, part.norm, into) if part.behind else out
-        if into is not None:
-            self.make.add("cast", [into], input=rows, dtype=self.dtype)
-        return into or rows
+            if part.behind:
+                return self.normed(self.call("rope", rows.axes, input=rows, **tables), part.norm, into)
+            return self.call("rope", into or rows.axes, input=rows, **tables)
+        return rows if into is None else self.call("cast", into, input=rows, dtype=self.dtype)
 
     def _attend(self, layer: Layer, query: Rows, key: Rows, value: Rows, mixed: Rows) -> None:
         """Adds attention; a decoder's keys and values are written into its cache first."""
@@ -207,7 +179,7 @@ class _Builder(Steps):
             keys, values = (Rows(self.make.cache(self.dtype), rows.axes) for rows in (key, value))
             self.layers.append((layer.index, own.key.heads, own.key.size, own.value.size))
             self._turned(key, own.key, layer, keys)
-            self.make.add("cast", [values], input=value, dtype=self.dtype)
+            self.call("cast", values, input=value, dtype=self.dtype)
         else:
             keys, values = self._turned(key, own.key, layer), value
         keys, values = (dataclasses.replace(rows, past=own.causal) for rows in (keys, values))
@@ -220,32 +192,28 @@ class _Builder(Steps):
             "sinks": self._sinks(own),
             "alibi_slopes": self.slopes.get(layer.group),
         }
-        self.make.add("attention", [mixed], **operands, **given)
+        self.call("attention", mixed, **operands, **given)
 
     def _sinks(self, own: Attention) -> Any:
-        return None if own.sinks is None else self.make.weight(self.tables[own.sinks[0]][own.sinks[1]])
+        return None if own.sinks is None else self.weight(self.tables[own.sinks[0]][own.sinks[1]])
 
-    def _attention_to_encoder(self, own: Attention, source: Any) -> Rows:
+    def attention_to_encoder(self, layer: Layer, source: Any) -> Rows:
+        own = cast(Attention, layer.cross)
         query = self._heads(self.linears(source, (own.query.linear,)), own.query)
-        mixed = self.rows(*query.axes)
         seen = {"key": self.make.input(), "value": self.make.input(), "attn_mask": self.encoded_mask}
-        self.make.add("attention", [mixed], query=query, **seen, causal=False, **self._limits(own))
+        mixed = self.call("attention", query.axes, query=query, **seen, causal=False, **self._limits(own))
         return self.linear(Rows(mixed.value, (mixed.size,)), own.out)
 
     def _heads(self, given: dict[str, Rows], part: Heads) -> Rows:
         rows = given[part.linear]
         if part.norm is not None and part.whole:
             rows = self.normed(rows, part.norm)
-        if part.groups > 1 or part.step == 0:
-            heads = self._beside_each_other(rows, part)
-        else:
-            step = part.step if part.step != part.size else 0
-            heads = Rows(rows.value, (part.heads, part.size), rows.column + part.column, step=step)
+        grouped = part.groups > 1 or part.step == 0
+        heads = self._beside_each_other(rows, part) if grouped else self.heads(rows, part)
         heads = heads if part.whole or part.behind else self.normed(heads, part.norm)
         for bound, function in zip(part.clip or (), ("maximum", "minimum"), strict=False):
-            clipped, limit = self.rows(*heads.axes), torch.tensor([bound], dtype=self.torch_dtype)
-            self.make.add("elementwise", [clipped], input=heads, other=self.make.weight(limit), function=function)
-            heads = clipped
+            limit = self.weight(torch.tensor([bound], dtype=self.torch_dtype))
+            heads = self.call("elementwise", heads.axes, input=heads, other=limit, function=function)
         return heads
 
     def _beside_each_other(self, rows: Rows, part: Heads) -> Rows:
@@ -255,7 +223,7 @@ class _Builder(Steps):
             column = rows.column + part.column + index * part.step
             source = Rows(rows.value, (part.groups, part.size), column, step=part.group_step)
             target = dataclasses.replace(into, axes=source.axes, column=index * part.size, step=each * part.size)
-            self.make.add("cast", [target], input=source, dtype=self.dtype)
+            self.call("cast", target, input=source, dtype=self.dtype)
         return into
 
     def _attend_latents(self, layer: Layer, latent: Latent, query: Rows, kept: Rows, mixed: Rows) -> None:
@@ -263,10 +231,10 @@ class _Builder(Steps):
         self.layers.append((layer.index, 1, latent.width, latent.shared))
         keys, values = (Rows(self.make.cache(self.dtype), (1, n)) for n in (kept.size, latent.width))
         for rows in (keys, values):
-            self.make.add("cast", [rows], input=dataclasses.replace(kept, axes=rows.axes), dtype=self.dtype)
+            self.call("cast", rows, input=dataclasses.replace(kept, axes=rows.axes), dtype=self.dtype)
         operands: dict[str, Any] = {"query": query, "attn_mask": self.groups[layer.group][0]}
         operands |= {n: dataclasses.replace(r, past=True) for n, r in {"key": keys, "value": values}.items()}
-        self.make.add("attention", [mixed], **operands, **self._limits(cast(Attention, layer.attention)))
+        self.call("attention", mixed, **operands, **self._limits(cast(Attention, layer.attention)))
 
     @staticmethod
     def _limits(own: Attention) -> dict[str, Any]:
@@ -301,14 +269,14 @@ class _PagedBuilder(_Builder):
     def _append(self, stored: Any, key: Rows, value: Rows, scales: dict[str, Any]) -> None:
         given: dict[str, Any] = dict(zip(("key_cache", "value_cache"), stored, strict=True)) | scales
         key, value = (dataclasses.replace(rows, packed=True) for rows in (key, value))
-        self.make.add("kv_append_paged", [], key=key, value=value, slots=self.tables_of_blocks[0], **given)
+        self.call("kv_append_paged", key=key, value=value, slots=self.tables_of_blocks[0], **given)
 
     def _attend_blocks(self, own: Attention, query: Rows, stored: Any, mixed: Rows, **further: Any) -> None:
         names = ("qo_indptr", "kv_indptr", "kv_indices", "kv_last_page_len")
         further |= {} if own.softcap is None else {"softcap": own.softcap}
-        self.make.add(
+        self.call(
             "paged_prefill_attention",
-            [dataclasses.replace(mixed, packed=True)],
+            dataclasses.replace(mixed, packed=True),
             query=dataclasses.replace(query, packed=True),
             paged_k_cache=stored[0],
             paged_v_cache=stored[1],

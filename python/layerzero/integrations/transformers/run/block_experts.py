@@ -12,24 +12,28 @@ from layerzero.program import Rows
 
 
 def experts_steps(steps: Steps, experts: Experts, source: Any) -> Rows:
-    held, out = steps.tables[experts.name], steps.rows(steps.width)
-    ids, weights = (Rows(steps.make.rows(experts.chosen, t), (experts.chosen,)) for t in ("int32", "float32"))
-    bias = steps.make.weight(steps.tables.correction())
+    held, axes = steps.tables[experts.name], (steps.width,)
+    ids, weights = (steps.rows(experts.chosen, dtype=dtype) for dtype in ("int32", "float32"))
+    bias = steps.weight(steps.tables.correction())
     logits = _logits(steps, experts, source)
-    steps.make.add("moe_route", [weights, ids], logits=logits, bias=bias, k=experts.chosen, **experts.route.arguments)
-    steps.make.add(
+    steps.call("moe_route", weights, ids, logits=logits, bias=bias, k=experts.chosen, **experts.route.arguments)
+    out: Rows = steps.call(
         "fused_moe",
-        [out],
+        axes,
         input=source,
         expert_ids=ids,
         expert_weights=weights,
-        **{name: steps.make.weight(tensor) for name, tensor in weights_of(held, experts.transposed).items()},
+        **{name: steps.weight(tensor) for name, tensor in weights_of(held, experts.transposed).items()},
         **experts.gate.arguments,
     )
     if experts.shared is None:
         return out
-    total = steps.rows(steps.width)
-    steps.make.add("elementwise", [total], input=out, other=_shared(steps, experts, source), function="add")
+    shared = steps.mlp(experts.shared, source)
+    if experts.shared_gate is not None:
+        logit = steps.linear(source, experts.shared_gate)
+        factor = steps.call("activation", (1,), input=logit, function="sigmoid")
+        shared = steps.call("elementwise", axes, input=shared, other=factor, function="mul")
+    total: Rows = steps.call("elementwise", axes, input=out, other=shared, function="add")
     return total
 
 
@@ -37,28 +41,12 @@ def _logits(steps: Steps, experts: Experts, source: Any) -> Rows:
     table = steps.tables[experts.router]
     if steps.dtype == "float32" or not experts.route.wide or steps.plan.blocks(table) is not None:
         return steps.linear(source, experts.router)
-    rows, number = steps.copied(source), steps.tables.sizes(experts.router)[0]
-    logits = Rows(steps.make.rows(number, "float32"), (1, number))
+    rows, weight = steps.copied(source), steps.tables.weight(experts.router)
+    logits = steps.rows(len(weight), dtype="float32")
     if table["weight"].dtype == torch.float32:
-        wide, logits = (
-            Rows(steps.make.rows(rows.size, "float32"), (rows.size,)),
-            dataclasses.replace(logits, axes=(number,)),
-        )
-        steps.make.add("cast", [wide], input=rows, dtype="float32")
-        steps.make.add("linear", [logits], input=wide, weight=steps.make.weight(steps.tables.weight(experts.router)))
-        return logits
-    weight = steps.make.weight(steps.tables.weight(experts.router)[None])
-    one = dataclasses.replace(rows, axes=(1, rows.size))
-    steps.make.add("head_linear", [logits], input=one, weight=weight, dtype="float32")
-    return dataclasses.replace(logits, axes=(number,))
-
-
-def _shared(steps: Steps, experts: Experts, source: Any) -> Rows:
-    assert experts.shared is not None
-    result = steps.mlp(experts.shared, source)
-    if experts.shared_gate is None:
-        return result
-    factor, weighted = steps.rows(1), steps.rows(steps.width)
-    steps.make.add("activation", [factor], input=steps.linear(source, experts.shared_gate), function="sigmoid")
-    steps.make.add("elementwise", [weighted], input=result, other=factor, function="mul")
-    return weighted
+        wide = steps.call("cast", steps.rows(rows.size, dtype="float32"), input=rows, dtype="float32")
+        steps.call("linear", logits, input=wide, weight=steps.weight(weight))
+    else:
+        one, into = (dataclasses.replace(each, axes=(1, *each.axes)) for each in (rows, logits))
+        steps.call("head_linear", into, input=one, weight=steps.weight(weight[None]), dtype="float32")
+    return logits

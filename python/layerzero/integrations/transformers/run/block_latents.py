@@ -33,24 +33,23 @@ def latent_steps(
     steps.normed(Rows(down.value, latents.axes, down.column), latent.norm, latents)
     turned = Rows(down.value, (1, latent.shared), down.column + latent.width)
     _turn(steps, layer, latent, turned, Rows(kept.value, turned.axes, latent.width))
-    mixed, result = steps.rows(heads, latent.width), steps.rows(heads, latent.size)
+    mixed = steps.rows(heads, latent.width)
     attend(layer, latent, query, kept, mixed)
-    _multiply_heads(steps, mixed, weight[:, latent.unturned :], result)
+    result = _multiply_heads(steps, mixed, weight[:, latent.unturned :], (heads, latent.size))
     return steps.linear(Rows(result.value, (result.size,)), own.out)
 
 
-def _multiply_heads(steps: Steps, source: Rows, weight: torch.Tensor, into: Rows) -> None:
-    steps.make.add("head_linear", [into], input=source, weight=steps.make.weight(weight), dtype=steps.dtype)
+def _multiply_heads(steps: Steps, source: Rows, weight: torch.Tensor, into: Rows | tuple[int, ...]) -> Rows:
+    made: Rows = steps.call("head_linear", into, input=source, weight=steps.weight(weight), dtype=steps.dtype)
+    return made
 
 
 def _turn(steps: Steps, layer: Layer, latent: Latent, source: Rows, into: Rows) -> None:
     """Rotates part of the heads. If even columns come first, a product with a permutation matrix orders them before."""
     if latent.gathers:
         order = gathered(torch.eye(latent.shared, dtype=steps.torch_dtype)).t()
-        rows = steps.rows(*source.axes)
-        _multiply_heads(steps, source, order.expand(source.axes[0], -1, -1), rows)
-        source = rows
+        source = _multiply_heads(steps, source, order.expand(source.axes[0], -1, -1), source.axes)
     rope, (_, cos, sin) = layer.attention.rope, steps.groups[layer.group]
     assert rope is not None
     tables = {"cos": cos, "sin": sin, "interleaved": rope.interleaved, "rotary_dim": rope.rotary_dim}
-    steps.make.add("rope", [into], input=source, **tables)
+    steps.call("rope", into, input=source, **tables)

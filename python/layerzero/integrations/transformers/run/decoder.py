@@ -17,12 +17,12 @@ from layerzero.integrations.transformers import arguments
 from layerzero.integrations.transformers.arguments import CACHE, EMBEDDED, IDS, MASK, POSITIONS, USE_CACHE
 from layerzero.integrations.transformers.caches import rows_cache
 from layerzero.integrations.transformers.caches.paged_cache import PagedCache
-from layerzero.integrations.transformers.counts import count_aside, count_captured, count_program, note_products
+from layerzero.integrations.transformers.counts import count, count_aside, count_captured, count_program
 from layerzero.integrations.transformers.run import captured
 from layerzero.integrations.transformers.run.decoder_step import DecoderStep
 from layerzero.integrations.transformers.run.head import hidden_for
 from layerzero.integrations.transformers.run.layer_calls import run_layers, scores_of
-from layerzero.integrations.transformers.run.plan import StackPlan
+from layerzero.integrations.transformers.run.plan import GRADIENTS, StackPlan, plan_of
 from layerzero.integrations.transformers.run.products import put_apart, put_together
 from layerzero.torch import captures
 
@@ -89,9 +89,9 @@ def _capturing(tensor):
 def why_aside(base, plan, given):
     """None, or why the model's own forward has to run. given: the arguments by role, or None if only that forward can read them."""
     if given is None:
-        return "an argument is given twice, or there are more than the forward takes"
+        return arguments.UNREADABLE
     if torch.is_grad_enabled() or base.training:
-        return "gradients are recorded, or the model is in training mode"
+        return GRADIENTS
     ids, embeds = given.get(IDS), given.get(EMBEDDED)
     if (ids is None) == (embeds is None):
         return "neither or both of input_ids and inputs_embeds are given"
@@ -114,11 +114,8 @@ def why_aside(base, plan, given):
     config = base.config
     if getattr(config, "output_attentions", False) or getattr(config, "output_hidden_states", False):
         return "the configuration asks for attentions or hidden states"
-    if config._attn_implementation != plan.stack.attention:
-        return "another attention implementation was chosen"
-    if not getattr(config, "is_causal", True):
-        return "the configuration asks for attention that is not causal"
-    return _why_aside_positions(rows.shape[1], given.get(MASK), given.get(POSITIONS), given.get(CACHE))
+    reason = plan.why_configured()
+    return reason or _why_aside_positions(rows.shape[1], given.get(MASK), given.get(POSITIONS), given.get(CACHE))
 
 
 def _why_aside_positions(length, mask, position_ids, cache):
@@ -153,11 +150,9 @@ def length_of(cache):
 
 def decoder_forward(self, *args, **kwargs):
     """Replaces a base model's forward; see `kernelize`."""
-    plan = self.__dict__.get("_layerzero_decoder")
-    if plan is None or torch.compiler.is_compiling():  # undone, and a wrapper kept the forward; or traced
+    plan = plan_of(self)
+    if plan is None:
         return type(self).forward(self, *args, **kwargs)
-    if plan.layers is None:
-        plan.build(self)
     hidden = hidden_for(self, plan, args, kwargs)
     if hidden is not None:
         return BaseModelOutputWithPast(last_hidden_state=hidden)
@@ -192,7 +187,7 @@ def _run_decoder(base, plan, given):
         if output is not None:
             return output, cache
     elif cache is not None and rows.is_cuda:
-        count_captured(base, why_not)
+        count(base, "not_captured", why_not)
     if position_ids is None:
         position_ids = torch.arange(past, past + length, device=rows.device).unsqueeze(0)
     hidden = rows if ids is None else plan.embed(ids)
@@ -229,35 +224,39 @@ def _attention_over(cache, total, mask):
     return attend
 
 
-def steps_of(base, plan):
-    """The captured steps for the current weights; None if nothing guards the weights."""
-    return plan.captured(lambda: captured.CapturedSteps(DecoderStep(base, plan)))
+def steps_over(base, plan, cache, past, batch, length):
+    """(the captured steps for the current weights, keys and values of each layer with room for such a step); None where nothing
+    guards the weights or the cache has no room.
+    """
+    steps = plan.captured(lambda: captured.CapturedSteps(DecoderStep(base, plan)))
+    like = plan.embedding["weight"].new_empty(batch, 1, 0)
+    rows = None if steps is None else captured.rows_of(cache, like, plan.cache_sizes, past, length)
+    return None if rows is None else (steps, rows)
+
+
+def run_step(base, steps, inputs, cache, rows, past, choice=None):
+    """What `CapturedSteps.run` computes. The report counts the step, and the cache its positions."""
+    output, reason = steps.run(inputs, cache, rows, past, choice)
+    count_captured(base, steps.measured, reason)
+    if type(cache) is DynamicCache:  # steps count on the device what a static cache holds
+        rows_cache.appended(cache, inputs.rows.shape[1])
+    return output
 
 
 def _run_captured(base, plan, inputs, positions, mask, cache, past):
-    """A step on a CUDA device, as a graph from its second time on: the last hidden states, or None where nothing watches
-    the weights or the cache has no room for it. inputs: ids (b, length) or embeddings (b, length, width).
+    """A step on a CUDA device, as a graph from its second time on: the last hidden states, or None where there are no
+    `steps_over` the cache. inputs: ids (b, length) or embeddings (b, length, width).
     """
-    steps = steps_of(base, plan)
-    if steps is None:
-        return None
     length = inputs.shape[1]
-    like = plan.embedding["weight"].new_empty(len(inputs), 1, 0)
-    rows = captured.rows_of(cache, like, plan.cache_sizes, past, length)
-    if rows is None:
+    found = steps_over(base, plan, cache, past, len(inputs), length)
+    if found is None:
         return None
+    steps, rows = found
     if mask is not None:
         mask = mask_of_step(mask, past, length, rows[0].shape[1])
         if mask is None and positions is not None and length == 1 and follow(positions, past):
             positions = None  # the step has them already
-    output, reason = steps.run(captured.Inputs(inputs, positions, mask), cache, rows, past)
-    if steps.measured:
-        note_products(base, steps.measured)
-    if reason is not None:
-        count_captured(base, reason)
-    if type(cache) is DynamicCache:  # steps count on the device what a static cache holds
-        rows_cache.appended(cache, length)
-    return output
+    return run_step(base, steps, captured.Inputs(inputs, positions, mask), cache, rows, past)
 
 
 def follow(positions, past):

@@ -21,6 +21,7 @@ from layerzero.integrations.transformers.arguments import (
     MASK,
     POSITIONS,
     TABLES,
+    UNREADABLE,
     USE_CACHE,
     signature_of,
     tables_of,
@@ -30,11 +31,11 @@ from layerzero.integrations.transformers.caches.latents import joined
 from layerzero.integrations.transformers.caches.padding import OTHER_MASK, shows_beyond
 from layerzero.integrations.transformers.caches.paged_cache import PagedCache
 from layerzero.integrations.transformers.counts import count_aside, count_program
-from layerzero.integrations.transformers.run import encoded, experts, linear_biases
+from layerzero.integrations.transformers.run import encoded, linear_biases
 from layerzero.integrations.transformers.run.attention import EAGER, is_causal_mask, wants_outputs
 from layerzero.integrations.transformers.run.decoder import CAPTURING
 from layerzero.integrations.transformers.run.encoded import Encoded
-from layerzero.integrations.transformers.run.plan import StackPlan
+from layerzero.integrations.transformers.run.plan import GRADIENTS, StackPlan, plan_of
 
 _running = threading.local()  # .call: the one that is under way in this thread
 _KNOWN = {MASK, TABLES, POSITIONS, "cache_position", USE_CACHE}
@@ -171,13 +172,13 @@ class _Call:
 
     def _group(self, group: int, mask: Any, tables: Any, slanted: Any) -> tuple[Any, Any, Any]:
         """(mask, cos, sin) as the program takes them, which applies the window too."""
-        windows = self.plan.windows_of_pages if isinstance(self.cache, PagedCache) else self.plan.windows
-        window, bias = windows[group], self.plan.biases.get(group)
+        own, bias = self.plan.attention_of[group], self.plan.biases.get(group)
+        window = own.window_of_pages if isinstance(self.cache, PagedCache) else own.window
         length = self.hidden.shape[1]
         total = self.past + length
         if group in self.plan.stack.deltas:
             return self._of_rows(mask), None, None
-        if is_causal_mask(mask) and self.plan.are_causal[group]:
+        if is_causal_mask(mask) and own.causal:
             mask = None
         elif mask is None and length > 1 and group in self.plan.need_masks:
             self.aside = "its attention is not causal without a mask"
@@ -205,7 +206,7 @@ class _Call:
                 mask, self.slopes[group] = found
         if group in self.plan.position_tables:
             return mask, *self._rows_of_table(group, tables)
-        return mask, *tables_of(tables)[:: -1 if group in self.plan.sines_first else 1]
+        return mask, *tables_of(tables)[:: -1 if own.rope is not None and own.rope.sines_first else 1]
 
     def _rows_of_table(self, group: int, positions: Any) -> tuple[Any, Any]:
         if type(positions) is not torch.Tensor or positions.dtype != torch.int64 or positions.dim() != 2:
@@ -231,7 +232,7 @@ class _Call:
 
     def _padding(self, groups: list[Any]) -> list[int] | None:
         """What the masks hide at the left, which is all that attention over blocks gets of them."""
-        masks = [(mask, self.plan.windows_of_pages[group]) for group, (mask, *_) in enumerate(groups)]
+        masks = [(mask, self.plan.attention_of[group].window_of_pages) for group, (mask, *_) in enumerate(groups)]
         pads = None if self.aside else self.cache.padding(masks, *self.hidden.shape[:2])
         if pads is None:
             self.aside = self.aside or OTHER_MASK
@@ -246,7 +247,7 @@ def _no_program(plan: StackPlan) -> str:
 
 def _why_aside(holder: Any, plan: StackPlan) -> str | None:
     if torch.is_grad_enabled() or holder.training:
-        return "gradients are recorded, or the model is in training mode"
+        return GRADIENTS
     changed = plan.why_changed()
     if changed:
         return changed
@@ -254,13 +255,7 @@ def _why_aside(holder: Any, plan: StackPlan) -> str | None:
         return _no_program(plan)
     if torch.is_autocast_enabled("cpu"):
         return "autocast is on"
-    if getattr(plan.config, "_attn_implementation", plan.stack.attention) != plan.stack.attention:
-        return "another attention implementation was chosen"
-    if plan.has_experts and getattr(plan.config, "_experts_implementation", experts.NAME) != experts.NAME:
-        return "another implementation of experts was chosen"
-    if plan.stack.cache is not None and not getattr(plan.config, "is_causal", True):
-        return "the configuration asks for attention that is not causal"
-    return None
+    return plan.why_configured()
 
 
 def _run(plan: StackPlan, forward: Any) -> tuple[_Call, Any]:
@@ -277,7 +272,7 @@ def _why_not_rows_alone(plan: StackPlan, args: Any, kwargs: Any) -> str | None:
     """None, or what a forward is asked for of single layers, which code of its own may gather."""
     given = plan.signature.bind(args, kwargs)
     if given is None:
-        return "an argument is given twice, or there are more than the forward takes"
+        return UNREADABLE
     for name in _GATHERED & {*plan.signature.names, *kwargs}:
         wanted = given.get(name)
         if getattr(plan.config, name, False) if wanted is None else wanted:
@@ -325,11 +320,9 @@ def as_one(holder: Any, forward: Any) -> Any:
 
 def deferring_forward(self, *args, **kwargs):
     """Takes the place of the forward of the module that holds the layers."""
-    plan = self.__dict__.get("_layerzero_decoder")
-    if plan is None or torch.compiler.is_compiling():  # undone, and a wrapper kept the forward; or traced
+    plan = plan_of(self)
+    if plan is None:
         return type(self).forward(self, *args, **kwargs)
-    if plan.layers is None:
-        plan.build(self)
     own = functools.partial(type(self).forward, self, *args, **kwargs)
     reason = _why_aside(self, plan) or plan.wrong or _why_not_rows_alone(plan, args, kwargs)
     if reason is None:

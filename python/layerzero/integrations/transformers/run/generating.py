@@ -25,13 +25,7 @@ from layerzero.integrations.transformers.arguments import (
     signature_of,
 )
 from layerzero.integrations.transformers.caches import rows_cache
-from layerzero.integrations.transformers.counts import (
-    count_captured,
-    count_chosen,
-    count_chosen_outside,
-    count_program,
-    note_products,
-)
+from layerzero.integrations.transformers.counts import count, count_program
 from layerzero.integrations.transformers.run import captured, choosing, decoder
 from layerzero.integrations.transformers.run.choosing import Choice
 from layerzero.integrations.transformers.run.head import Head
@@ -71,7 +65,7 @@ def register() -> None:
         if reason is None:
             return loop.run()
         if input_ids.device.type in decoder.CAPTURING:
-            count_chosen_outside(base, reason)
+            count(base, "chosen_outside", reason)
         return original(self, input_ids, *args, **kwargs)
 
     _sample._layerzero_original = original  # type: ignore[attr-defined]
@@ -147,7 +141,7 @@ class _Loop:
         self.pad = int(self.config._pad_token_tensor) if ends else None
         own = self.model.__dict__.get(SAMPLING) == "layerzero"
         choice = Choice(head, self.processors, bool(self.config.do_sample), self.pad, own)
-        kinds = self.plan.guard[2].setdefault("kinds of sampling", set())
+        kinds = self.plan.made("kinds of sampling", set)
         if choice.samples and len(kinds | {tuple(choice.kinds)}) > _MOST_KINDS:
             return f"more than {_MOST_KINDS} settings of sampling were asked for"
         kinds.update([tuple(choice.kinds)] if choice.samples else [])
@@ -212,29 +206,20 @@ class _Loop:
         of the step before."""
         plan, choice = self.plan, self.choice
         reason = plan.why_changed() or choice.head.why_changed() or captured.why_not(last[:, None], self.cache)
-        steps: Any = None if reason else decoder.steps_of(self.base, plan)
-        rows = None
-        if steps is not None:
-            like = plan.embedding["weight"].new_empty(self.batch, 1, 0)
-            rows = captured.rows_of(self.cache, like, plan.cache_sizes, self.past, 1)
-        if rows is None:
-            count_chosen_outside(self.base, reason or "its cache has no room for a captured step")
+        found = None if reason else decoder.steps_over(self.base, plan, self.cache, self.past, self.batch, 1)
+        if found is None:
+            count(self.base, "chosen_outside", reason or "its cache has no room for a captured step")
             self.choice = None
             return []
+        steps, rows = found
         choice.at(self.ids.shape[1], self.batch)
         at = rows[0].shape[1], self.past
         inputs = self.inputs.next(*at) or self.inputs.first(last, self.unfinished, *self._mask_and_positions(), *at)
-        tokens, reason = steps.run(inputs, self.cache, rows, self.past, choice)
-        if steps.measured:
-            note_products(self.base, steps.measured)
-        if type(self.cache) is not captured.StaticCache:
-            rows_cache.appended(self.cache, 1)
+        tokens = decoder.run_step(self.base, steps, inputs, self.cache, rows, self.past, choice)
         self.past, self.missed = self.past + 1, self.missed + 1
         self.inputs.inputs, self.unfinished = choice.inputs, choice.inputs.unfinished
-        if reason is not None:
-            count_captured(self.base, reason)
         count_program(self.base)
-        count_chosen(self.base)
+        count(self.base, "chosen")
         return [tokens]
 
     def _mask_and_positions(self) -> tuple[Any, Any]:

@@ -1,12 +1,13 @@
 """Runs the layers of a decoder by calls of operations: a captured step records them, and they run if no program does."""
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from layerzero import _layerzero
-from layerzero.integrations.transformers.layers import Attention, Columns, Heads, Layer, Mlp, Norm, Norms, Stack
+from layerzero.integrations.transformers.layers import Attention, Heads, Layer, Mlp, Rope, Stack
+from layerzero.integrations.transformers.run.walk import Walk
 
 _OPS = _layerzero.ops
 _NORMS = ("rms_norm", "layer_norm")
@@ -67,137 +68,76 @@ def run_layers(
     heads, size), tables) -> (b, length, heads, size); tables: None, or where there are branches the cosines and sines by which
     queries and keys are still to be turned. branches: side by side streams of a capture."""
     rope = plan.layers[0].shape.attention.rope
-    tables = tuple(table[..., : rope.width] for table in (cos, sin))
-    stream = _Stream(hidden)
-    side_by_side = branches.run if branches is not None else _in_turn
-    for layer in plan.layers:
-        own = layer.shape.attention
-        late = branches is not None and turns_where_stored(own)
-        _run_layer(products, layer, stream, (tables, late), attend, side_by_side)
+    calls = _Calls(hidden, products, tuple(table[..., : rope.width] for table in (cos, sin)), attend, branches)
+    for calls.tables in plan.layers:
+        calls.layer(calls.tables.shape)
     norm, table = plan.norm
-    return stream.normed(norm, table)
+    calls.tables = {norm.name: table}
+    normed: torch.Tensor = calls.normed_stream(norm)
+    return normed
+
+
+class _Calls(Walk):
+    """Runs the operations. Rows are (b, length, width), heads (b, length, heads, size)."""
+
+    def __init__(self, hidden: torch.Tensor, products: Any, turns: Any, attend: Any, branches: Any) -> None:
+        super().__init__(hidden, hidden.shape[-1])
+        self.products, self.turns, self.attend, self.branches = products, turns, attend, branches
+
+    def call(self, operation: str, *outputs: Any, **operands: Any) -> Any:
+        return _OPS[operation](**operands)
+
+    def weight(self, tensor: torch.Tensor | None) -> torch.Tensor | None:
+        return tensor
+
+    def axes_of(self, rows: torch.Tensor) -> tuple[int, ...]:
+        return rows.shape[2:]
+
+    def columns(self, rows: torch.Tensor, column: int, width: int) -> torch.Tensor:
+        return rows if rows.shape[-1] == width else rows[..., column : column + width]
+
+    def linear(self, source: torch.Tensor, name: str) -> torch.Tensor:
+        product: torch.Tensor = self.products.multiply(source, self.tables[name])
+        return product
+
+    def linears(self, source: torch.Tensor, names: tuple[str, ...]) -> dict[str, torch.Tensor]:
+        return self._together(source, names) or {name: self.linear(source, name) for name in names}
+
+    def _together(self, source: torch.Tensor, names: tuple[str, ...]) -> dict[str, torch.Tensor]:
+        """One product with the weights of these linear layers; nothing if they are not adjacent in memory."""
+        one = self.products.together(source, [self.tables[name] for name in names])
+        return {} if one is None else dict(zip(names, one, strict=True))
+
+    def attention(self, layer: Layer, source: torch.Tensor) -> torch.Tensor:
+        own = cast(Attention, layer.attention)
+        parts = own.query, own.key, own.value
+        late = self.branches is not None and turns_where_stored(own)
+        given = self._together(source, own.linears)
+        side_by_side = _in_turn if given or self.branches is None else self.branches.run
+        if not given and len(own.linears) < len(parts):  # one product for several of them
+            given = {name: self.linear(source, name) for name in own.linears}
+        turned = own.rope if not late else None
+        query, key, value = side_by_side(
+            *(partial(self._heads, part, source, given, turned) for part in parts[:2]),
+            partial(self._heads, own.value, source, given, None),
+        )
+        mixed = self.attend(self.tables, query, key, value, self.turns if late else None)
+        return self.linear(mixed.reshape(*source.shape[:2], -1), own.out)
+
+    def _heads(self, part: Heads, source: torch.Tensor, given: dict[str, torch.Tensor], rope: Rope | None) -> Any:
+        """(b, length, heads, size); rotated if there is a rope."""
+        rows = given[part.linear] if part.linear in given else self.linear(source, part.linear)
+        if part.whole:
+            rows = self.normed(rows, part.norm)
+        norm, width = None if part.whole else part.norm, part.heads * part.size
+        heads = self.columns(rows, part.column, width).view(*rows.shape[:2], part.heads, part.size)
+        if not part.behind:
+            heads = self.normed(heads, norm)
+        if rope is not None:
+            partly = {} if rope.rotary_dim == part.size else {"rotary_dim": rope.rotary_dim}
+            heads = _OPS["rope"](heads, *self.turns, rope.interleaved, layout="BSHD", **partly)
+        return self.normed(heads, norm) if part.behind else heads
 
 
 def _in_turn(*parts: Any) -> list[Any]:
     return [part() for part in parts]
-
-
-def _run_layer(products: Any, layer: Any, stream: "_Stream", tables: Any, attend: Any, side_by_side: Any) -> None:
-    shape = layer.shape
-    rows = stream.source(shape.attention_norms, layer)
-    read = stream.rows
-    stream.push(_attention(products, layer, rows, tables, attend, side_by_side), shape.attention_norms, layer)
-    if not shape.parallel:
-        rows = stream.source(shape.mlp_norms, layer)
-    elif shape.mlp_norms.before != shape.attention_norms.before:
-        before = shape.mlp_norms.before
-        rows = read if before is None else _normed(read, before, layer[before.name])
-    stream.push(_mlp(products, layer, shape.mlp, rows), shape.mlp_norms, layer)
-
-
-class _Stream:
-    """The residual stream. Outputs wait to be added until the stream is read, because fused norms add the last one themselves."""
-
-    def __init__(self, rows: torch.Tensor) -> None:
-        self.rows = rows
-        self.waiting: list[tuple[torch.Tensor, float]] = []
-
-    def source(self, norms: Norms, layer: Any) -> torch.Tensor:
-        """The input of a part of a layer."""
-        return self._added() if norms.before is None else self.normed(norms.before, layer[norms.before.name])
-
-    def push(self, result: torch.Tensor, norms: Norms, layer: Any) -> None:
-        if norms.after is not None:
-            result = _normed(result, norms.after, layer[norms.after.name])
-        self.waiting.append((result, layer.shape.factor))
-        if norms.behind is not None:
-            self.rows = self.normed(norms.behind, layer[norms.behind.name])
-
-    def normed(self, norm: Norm, table: Any) -> torch.Tensor:
-        last = self.waiting.pop()[0] if self.waiting and self.waiting[-1][1] == 1.0 else None
-        self._added()
-        if last is None:
-            return _normed(self.rows, norm, table)
-        fused = _OPS[f"fused_add_{norm.operation}"]
-        result, self.rows = fused(last, self.rows, **_arguments(norm, table, last.shape[-1]))
-        return result
-
-    def _added(self) -> torch.Tensor:
-        for rows, factor in self.waiting:
-            self.rows = _OPS["elementwise"](self.rows, rows, "add", scale=factor)
-        self.waiting.clear()
-        return self.rows
-
-
-def _arguments(norm: Norm, table: Any, width: int) -> dict[str, Any]:
-    given = {"weight": table["weight"], "eps": norm.eps, "weight_offset": norm.offset}
-    if norm.operation == "rms_norm":
-        return given
-    return given | {"normalized_shape": width, "bias": table.get("bias")}
-
-
-def _normed(rows: torch.Tensor, norm: Norm, table: Any) -> torch.Tensor:
-    return _OPS[norm.operation](rows, **_arguments(norm, table, rows.shape[-1]))
-
-
-def _attention(products: Any, layer: Any, rows: Any, tables: Any, attend: Any, side_by_side: Any) -> torch.Tensor:
-    own = layer.shape.attention
-    parts = (own.query, own.key, own.value)
-    tables, late = tables
-    one = products.together(rows, [layer[name] for name in own.linears])
-    shared: dict[str, torch.Tensor] = {} if one is None else dict(zip(own.linears, one, strict=True))
-    if one is not None:
-        side_by_side = _in_turn
-    elif len(own.linears) < len(parts):  # one product for several of them
-        shared = {name: products.multiply(rows, layer[name]) for name in own.linears}
-    query, key, value = side_by_side(
-        *(
-            partial(_heads, products, layer, part, rows, shared, None if late else tables)
-            for part in (own.query, own.key)
-        ),
-        partial(_heads, products, layer, own.value, rows, shared, None),
-    )
-    mixed = attend(layer, query, key, value, tables if late else None)
-    return products.multiply(mixed.reshape(*rows.shape[:2], -1), layer[own.out])
-
-
-def _heads(products: Any, layer: Any, part: Heads, rows: Any, shared: Any, tables: Any) -> torch.Tensor:
-    """(b, length, heads, size); rotated if there are tables."""
-    given = shared[part.linear] if part.linear in shared else products.multiply(rows, layer[part.linear])
-    width = part.heads * part.size
-    if part.norm is not None and part.whole:
-        given = _normed(given, part.norm, layer[part.norm.name])
-    if given.shape[-1] != width:
-        given = given[..., part.column : part.column + width]
-    heads = given.view(*given.shape[:2], part.heads, part.size)
-    of_heads = part.norm if not part.whole else None
-    if of_heads is not None and not part.behind:
-        heads = _normed(heads, of_heads, layer[of_heads.name])
-    if tables is not None:
-        rope = layer.shape.attention.rope
-        partly = {} if rope.rotary_dim == part.size else {"rotary_dim": rope.rotary_dim}
-        heads = _OPS["rope"](heads, *tables, rope.interleaved, layout="BSHD", **partly)
-    if of_heads is not None and part.behind:
-        heads = _normed(heads, of_heads, layer[of_heads.name])
-    return heads
-
-
-def _mlp(products: Any, layer: Any, mlp: Mlp, rows: torch.Tensor) -> torch.Tensor:
-    one = products.together(rows, [layer[name] for name in mlp.linears])
-    found = [products.multiply(rows, layer[name]) for name in mlp.linears] if one is None else one
-    given = dict(zip(mlp.linears, found, strict=True))
-
-    def part(columns: Columns) -> torch.Tensor:
-        found = given[columns.linear]
-        whole = found.shape[-1] == columns.width
-        return found if whole else found[..., columns.column : columns.column + columns.width]
-
-    if mlp.operation == "activation":
-        hidden = _OPS["activation"](part(mlp.gate or mlp.up), mlp.kind)
-        if mlp.gate is not None:
-            hidden = _OPS["elementwise"](hidden, part(mlp.up), "mul")
-    else:
-        further = {} if mlp.kind is None else {"approximate": mlp.kind}
-        gate: Any = mlp.gate
-        hidden = _OPS[mlp.operation](part(gate), part(mlp.up), **further)
-    return products.multiply(hidden, layer[mlp.out])

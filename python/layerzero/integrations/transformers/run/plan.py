@@ -9,9 +9,9 @@ from torch.utils.hooks import RemovableHandle
 from layerzero import _layerzero
 from layerzero.integrations.transformers.arguments import signature_of
 from layerzero.integrations.transformers.layers import Alibi, Experts, Layer, Stack
+from layerzero.integrations.transformers.run import experts
 from layerzero.integrations.transformers.run.block import BlockProgram
 from layerzero.integrations.transformers.run.blocks import GROUP, BlockLinear, join, write_guard
-from layerzero.integrations.transformers.run.experts import apply_gate
 from layerzero.integrations.transformers.run.products import Products
 from layerzero.integrations.transformers.run.released import ReleasedParameter
 from layerzero.integrations.transformers.run.steps import DTYPES
@@ -23,6 +23,7 @@ from layerzero.integrations.transformers.structure import (
     replaced_forward,
 )
 
+GRADIENTS = "gradients are recorded, or the model is in training mode"
 _linear = _layerzero.ops["linear"]
 _METHODS = ("forward", "_apply_gate")  # what a module computes, and the gate of experts
 
@@ -109,9 +110,7 @@ class StackPlan:
         modules += within
         kinds: set[Any] = {*map(type, modules), type(holder)}
         self.kinds = [(kind, name, getattr(kind, name)) for kind in kinds for name in _METHODS if hasattr(kind, name)]
-        self.are_causal = {layer.group: layer.attention.causal for layer in self.stack.layers}
-        self.windows = {layer.group: layer.attention.window for layer in self.stack.layers}
-        self.windows_of_pages = {layer.group: layer.attention.window_of_pages for layer in self.stack.layers}
+        self.attention_of = {layer.group: layer.attention for layer in self.stack.layers}  # of one layer of each group
         self.heads = next((attention.query.heads for attention in self.stack.attentions), 0)
         self.biases = {
             layer.group: part.get_submodule(layer.bias.name)
@@ -156,8 +155,6 @@ class StackPlan:
                 rope: Any = bound.shape.attention.rope
                 self.position_tables.setdefault(bound.shape.group, (rope.table, bound.table[0]))
                 self.all_tables.append((bound.shape.group, *bound.table))
-        ropes = {layer.group: layer.attention.rope for layer in self.stack.layers}
-        self.sines_first = {group for group, rope in ropes.items() if rope is not None and rope.sines_first}
         self.need_masks = {layer.group for layer in self.stack.layers if layer.attention.needs_mask}
         self.places = {id(layer): index for index, layer in enumerate(own)}
         self.signature = signature_of(type(holder).forward)
@@ -223,6 +220,17 @@ class StackPlan:
             self.before_guard()
             self.guard = self._look()
         return reason
+
+    def why_configured(self):
+        """None, or why the configuration asks for what only the model's own forward computes."""
+        config, attention = self.config, self.stack.attention
+        if getattr(config, "_attn_implementation", attention) != attention:
+            return "another attention implementation was chosen"
+        if self.has_experts and getattr(config, "_experts_implementation", experts.NAME) != experts.NAME:
+            return "another implementation of experts was chosen"
+        if self.stack.cache is not None and not getattr(config, "is_causal", True):
+            return "the configuration asks for attention that is not causal"
+        return None
 
     def before_guard(self):
         """Called when everything that runs is known to be plain, before the guard is made."""
@@ -295,19 +303,19 @@ class StackPlan:
             return False
         return hidden.dtype is self.dtype and (self.stack.half or hidden.dtype is not torch.float16)
 
-    def program(self):
-        """The program for the current weights; `why_changed` must have returned None."""
+    def made(self, name, make):
+        """What `make()` returned for the current weights; `why_changed` must have returned None."""
         held = self.guard[2] if self.guard else {}
-        if "program" not in held:
-            held["program"] = BlockProgram(self)
-        return held["program"]
+        if name not in held:
+            held[name] = make()
+        return held[name]
+
+    def program(self):
+        return self.made("program", lambda: BlockProgram(self))
 
     def products(self):
-        """The products of runs by calls; `why_changed` must have returned None."""
-        held = self.guard[2] if self.guard else {}
-        if "products" not in held:
-            held["products"] = Products(self)
-        return held["products"]
+        """The products of runs by calls."""
+        return self.made("products", lambda: Products(self))
 
     def groups_of_products(self):
         """The parameter tables of linear layers with the same input, for each layer."""
@@ -319,12 +327,7 @@ class StackPlan:
 
     def captured(self, make):
         """The captured steps for the current weights; None if nothing guards the weights."""
-        if self.guard is None:
-            return None
-        held = self.guard[2]
-        if "steps" not in held:
-            held["steps"] = make()
-        return held["steps"]
+        return None if self.guard is None else self.made("steps", make)
 
     def head(self, model, make):
         """What `make()` returned for this model, as long as it has not changed; `why_changed` must have returned None."""
@@ -334,11 +337,21 @@ class StackPlan:
         return held["head"]
 
 
-def _gate_of_ours(experts):
+def _gate_of_ours(module):
     """What `kernelize` has put in the place of the gate alone, where no operation takes the experts' weights; else None. It computes
     the same, so it is no change, but such experts are none for a program."""
-    given = experts.__dict__.get("_apply_gate")
-    return given if getattr(given, "func", None) is apply_gate else None
+    given = module.__dict__.get("_apply_gate")
+    return given if getattr(given, "func", None) is experts.apply_gate else None
+
+
+def plan_of(holder):
+    """The plan of a module whose forward was replaced; None in traces, or if that was undone and a wrapper kept the forward."""
+    plan = holder.__dict__.get("_layerzero_decoder")
+    if plan is None or torch.compiler.is_compiling():
+        return None
+    if plan.layers is None:
+        plan.build(holder)
+    return plan
 
 
 def plans_of(model):

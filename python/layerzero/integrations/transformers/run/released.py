@@ -99,10 +99,7 @@ class BlockRows:
         index = ids.flatten().tolist()
         if index and (min(index) < 0 or max(index) >= rows):
             raise IndexError(f"embedding: wanted ids from 0 to {rows - 1}, got {min(index)} to {max(index)}")
-        at: Any = (ids.flatten() // GROUP, ids.flatten() % GROUP)
-        if len(index) == 1:  # views are taken sooner than copies
-            at = slice(index[0] // GROUP, index[0] // GROUP + 1), index[0] % GROUP
-        return _rows_at(self.weight, at, columns).to(self.parameter.dtype).view(*ids.shape, columns)
+        return rows_of(self.weight, ids.flatten(), columns).to(self.parameter.dtype).view(*ids.shape, columns)
 
 
 _CODE_BYTES = {"q4_0": 256, "q4_1": 256, "q4_k": 256, "q6_k": 384, "q8_0": 512}  # of 32 values in 16 rows
@@ -110,13 +107,13 @@ _CODE_BYTES = {"q4_0": 256, "q4_1": 256, "q4_k": 256, "q6_k": 384, "q8_0": 512} 
 
 def rows_of(weight: BlockWeight, index: torch.Tensor, columns: int) -> torch.Tensor:
     """Rows (n,) as dequantize_gguf returns them in float32, from the order of linear_gguf_prepack."""
-    return _rows_at(weight, (index // GROUP, index % GROUP), columns)
-
-
-def _rows_at(weight: BlockWeight, at: tuple[Any, Any], columns: int) -> torch.Tensor:
-    (group, lane), format = at, weight.format
+    format, packed = weight.format, weight.packed
+    at: Any = (index // GROUP, index % GROUP)
+    if len(index) == 1:  # views are taken sooner than copies
+        one = int(index)
+        at = slice(one // GROUP, one // GROUP + 1), one % GROUP
+    group, lane = at
     blocks, size = columns // 32, _CODE_BYTES[format]
-    packed = weight.packed
     words = packed[:, : blocks * size].view(torch.int32).unflatten(1, (blocks, size // 64, GROUP))
     found = words[group, :, :, lane].contiguous().view(torch.uint8).unflatten(2, (-1, 4))
     codes = _codes(found, format)  # (n, blocks, 32)

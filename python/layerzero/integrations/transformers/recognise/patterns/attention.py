@@ -9,11 +9,12 @@ from layerzero.integrations.transformers.arguments import ENCODED, ENCODED_MASK,
 from layerzero.integrations.transformers.layers import Attention, Heads, Norm, Rope
 from layerzero.integrations.transformers.recognise.layout import MOVES, heads_in, places, rows_of, source_of
 from layerzero.integrations.transformers.recognise.match import any_node, call, factor_of, match, number_of, uncast
+from layerzero.integrations.transformers.recognise.nodes import Node
 from layerzero.integrations.transformers.recognise.patterns.latent import latent_of
 from layerzero.integrations.transformers.recognise.patterns.linear import Linears, name_of
 from layerzero.integrations.transformers.recognise.patterns.norm import norm_of
 from layerzero.integrations.transformers.recognise.patterns.rotary import is_rotated, rotation_of
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, unclear
+from layerzero.integrations.transformers.recognise.trace import Graph, unclear
 
 _GATED = any_node("mixed") * call("sigmoid", any_node("gate"))
 
@@ -112,7 +113,7 @@ def _check_mask(graph: Graph, attend: Node, role: str) -> None:
 
 def _sinks(graph: Graph, node: Node) -> tuple[str, str]:
     held = uncast(node)
-    path, _, name = held.name.rpartition(".")
+    path, name = held.place
     module = graph.layer.get_submodule(path) if held.op == "parameter" else None
     if module is None or [n for n, tensor in module._parameters.items() if tensor is not None] != [name]:
         raise unclear(node, "its attention has sinks that are no parameter of their own")
@@ -172,9 +173,7 @@ class Projection:
             computed = self._computed(node)
             if computed is not None:
                 node = computed
-            elif is_rotated(self.graph, node) and (
-                node.op not in MOVES or node.op in ("cat", "stack") or _is_folded(node)
-            ):
+            elif is_rotated(node) and (node.op not in MOVES or node.op in ("cat", "stack") or _is_folded(node)):
                 node = self._rotated(node)
             elif node.op in MOVES and node.inputs:
                 node = self._moved_from(node)

@@ -19,10 +19,11 @@ from layerzero.integrations.transformers.arguments import MASK
 from layerzero.integrations.transformers.layers import L2_EPS, Delta, Heads, Unknown
 from layerzero.integrations.transformers.recognise.layout import MOVES, places, rows_of, source_of
 from layerzero.integrations.transformers.recognise.match import any_node, call, match, number_of, parameter, uncast
+from layerzero.integrations.transformers.recognise.nodes import Node, named
 from layerzero.integrations.transformers.recognise.patterns.attention import Found
 from layerzero.integrations.transformers.recognise.patterns.linear import Linears, name_of
 from layerzero.integrations.transformers.recognise.patterns.norm import norm_of
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, again, unclear
+from layerzero.integrations.transformers.recognise.trace import Graph, again, unclear
 
 _conv, _rule = _layerzero.ops["causal_conv1d"], _layerzero.ops["gated_delta_rule"]
 GATED = any_node("normed") * call("silu", any_node("gate"))
@@ -43,7 +44,7 @@ def delta_of(graph: Graph, linears: Linears, out: Node) -> Found | None:
     if normed[0].operation != "rms_norm":
         raise unclear(mixed, "what it reads of its state goes through no rms_norm")
     size = normed[1].value.shape[-1]
-    parts, gate = _parts(linears, conv.given, out, size), _columns(linears, found["gate"])
+    parts, gate = _parts(linears, conv.given, out), _columns(linears, found["gate"])
     roots = {name_of(node): node for node in graph.nodes if name_of(node) is not None}
     for delta, gates in _candidates(graph, linears, conv, parts, gate, size, normed[0], linears.use(out)):
         kept = _kept(graph, delta)
@@ -73,9 +74,9 @@ class _Gates:
 
 
 def _convolution(graph: Graph, node: Node) -> _Convolution:
-    given = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | node.kwargs
+    given = named(("input", "weight", "bias"), node.args, node.kwargs)
     held = source_of(given["weight"])
-    path, _, key = held.name.rpartition(".")
+    path, key = held.place
     module: Any = graph.layer.get_submodule(path) if held.op == "parameter" else None
     plain = isinstance(module, nn.Conv1d) and key == "weight" and not structure.why_not_plain(module)
     if not plain or (module.stride, module.dilation, module.weight.shape[1]) != ((1,), (1,), 1):
@@ -83,7 +84,7 @@ def _convolution(graph: Graph, node: Node) -> _Convolution:
     return _Convolution(path, given["input"], (held, given.get("bias")))
 
 
-def _parts(linears: Linears, given: Node, out: Node, size: int) -> list[Heads]:
+def _parts(linears: Linears, given: Node, out: Node) -> list[Heads]:
     """Queries, keys and values as they go into the convolution (batch, channels, positions)."""
     keys = given.value.shape[1] - out.args[0].value.shape[-1]
     if keys <= 0 or keys % 2:
@@ -141,7 +142,7 @@ def _candidates(
     betas = [node for node in graph.nodes if node.op == "sigmoid" and node.value.shape[-1] == number]
     for decay, beta in ((decay, beta) for decay in decays for beta in betas):
         gates = _Gates(decay["logits"], uncast(beta.args[0]), decay["a_log"], decay["dt_bias"])
-        vectors: Any = [tuple(node.name.rpartition(".")[::2]) for node in (gates.a_log, gates.dt_bias)]
+        vectors = [node.place for node in (gates.a_log, gates.dt_bias)]
         if any(graph.layer.get_submodule(path)._parameters.get(key) is None for path, key in vectors):
             continue
         g, b = _columns(linears, gates.decay), _columns(linears, gates.beta)
@@ -157,9 +158,7 @@ def _candidates(
 
 def _kept(graph: Graph, delta: Delta) -> tuple[Node, Node]:
     """The nodes of what the cache keeps for the layer: rows for the next convolution, and the state."""
-    layers: Any = getattr(graph.arguments.get(graph.cache or ""), "layers", ())
-    index = getattr(graph.layer.get_submodule(delta.a_log[0]), "layer_idx", -1)
-    kept = layers[index] if 0 <= index < len(layers) else None
+    kept = graph.kept(delta.a_log[0])
     if type(kept) is not LinearAttentionLayer:
         raise Unknown("its state is kept in a cache of another kind")
     return graph.node_of(kept.conv_states[0]), graph.node_of(kept.recurrent_states[0])

@@ -7,11 +7,12 @@ from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.layers import Experts, Unknown
 from layerzero.integrations.transformers.recognise.layout import rows_of
 from layerzero.integrations.transformers.recognise.match import any_node, call, match, uncast
+from layerzero.integrations.transformers.recognise.nodes import Node
 from layerzero.integrations.transformers.recognise.patterns.attention import Found
 from layerzero.integrations.transformers.recognise.patterns.linear import Linears, name_of
 from layerzero.integrations.transformers.recognise.patterns.mlp import mlp_of
 from layerzero.integrations.transformers.recognise.patterns.router import routed
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, unclear
+from layerzero.integrations.transformers.recognise.trace import Graph, unclear
 from layerzero.integrations.transformers.run import experts as experts_interface
 
 _GATED = call("sigmoid", any_node("gate")) * any_node("rows")
@@ -25,7 +26,7 @@ def experts_part(graph: Graph, linears: Linears, node: Node) -> Found:
     gate, reason = experts_interface.gate_of(module)
     if reason:
         raise Unknown(f"{name}: {reason}")
-    found = routed(graph, ids, weights, experts_interface.sizes_of(module)[0], rows_of(rows))
+    found = routed(ids, weights, experts_interface.sizes_of(module)[0], rows_of(rows))
     router = name_of(found.logits) or ""
     reason = structure.why_not_plain(graph.layer.get_submodule(router))
     if reason or found.logits.kwargs["transposed"]:

@@ -1,14 +1,13 @@
 """Attention over latents (DeepSeek's): keys and values of all heads are products of one normalised row, and each key ends with
 a rotated row that all heads share. The cache keeps both."""
 
-from typing import Any
-
 import torch
 
 from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.caches.latents import gathered
 from layerzero.integrations.transformers.layers import Heads, Latent, Rope, Unshown
 from layerzero.integrations.transformers.recognise.layout import heads_in, places, rows_of, source_of
+from layerzero.integrations.transformers.recognise.nodes import Node
 from layerzero.integrations.transformers.recognise.patterns.linear import Linears, name_of
 from layerzero.integrations.transformers.recognise.patterns.norm import norm_of
 from layerzero.integrations.transformers.recognise.patterns.rotary import (
@@ -17,7 +16,7 @@ from layerzero.integrations.transformers.recognise.patterns.rotary import (
     tried,
     turned_by,
 )
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, unclear
+from layerzero.integrations.transformers.recognise.trace import Graph, unclear
 
 _UNKNOWN = "its keys and values are computed in a way that was not recognised"
 
@@ -108,9 +107,7 @@ def _check_cache(graph: Graph, attend: Node, latents: torch.Tensor, turned: torc
     """Raises Unknown unless the cache keeps the latents, and the shared part after its rotation."""
     if not latents.any() or not turned.any():
         raise Unshown("its latents are zeros: nothing shows what the cache keeps")
-    layers: Any = getattr(graph.arguments.get(graph.cache or ""), "layers", ())
-    index = getattr(graph.layer.get_submodule(attend.module), "layer_idx", -1)
-    kept = layers[index] if 0 <= index < len(layers) else None
+    kept = graph.kept(attend.module)
     pairs = [(getattr(kept, "keys", None), latents), (getattr(kept, "values", None), turned[:, :1])]
     for held, wanted in pairs:
         if (

@@ -4,7 +4,8 @@ from typing import Any
 
 from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.recognise.match import uncast
-from layerzero.integrations.transformers.recognise.trace import Graph, sibling, unclear
+from layerzero.integrations.transformers.recognise.nodes import sibling
+from layerzero.integrations.transformers.recognise.trace import Graph, unclear
 
 
 class Linears:
@@ -36,7 +37,7 @@ def name_of(node: Any) -> str | None:
     if node.op != "linear":
         return None
     weight, bias = uncast(node.args[1]), None if node.args[2] is None else uncast(node.args[2])
-    path, _, key = weight.name.rpartition(".")
+    path, key = weight.place
     if weight.op != "parameter" or key != "weight" or (bias is not None and bias.name != sibling(weight.name, "bias")):
         return None
     return path

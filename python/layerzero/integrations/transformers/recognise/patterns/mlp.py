@@ -6,11 +6,12 @@ import torch
 
 from layerzero.integrations.transformers.layers import Columns, Mlp
 from layerzero.integrations.transformers.recognise.layout import places, rows_of, source_of
-from layerzero.integrations.transformers.recognise.match import any_node, call, match
+from layerzero.integrations.transformers.recognise.match import any_node, call, match_one
+from layerzero.integrations.transformers.recognise.nodes import Node
 from layerzero.integrations.transformers.recognise.patterns.attention import Found
 from layerzero.integrations.transformers.recognise.patterns.linear import Linears, name_of
 from layerzero.integrations.transformers.recognise.patterns.norm import norm_of
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, unclear
+from layerzero.integrations.transformers.recognise.trace import Graph, unclear
 
 x, up = any_node("x"), any_node("up")
 
@@ -37,12 +38,8 @@ _OPERATIONS = {"silu": ("swiglu", None), "gelu": ("geglu", "none"), "gelu_tanh":
 
 def activation_of(node: Any) -> tuple[str, Node] | None:
     """(the activation, what it reads) of a node that is one."""
-    for kind, formulas in ACTIVATIONS.items():
-        for formula in formulas:
-            found = match(formula, rows_of(node))
-            if found is not None:
-                return kind, found["x"]
-    return None
+    found = match_one(ACTIVATIONS, rows_of(node))
+    return None if found is None else (found[0], found[1]["x"])
 
 
 def mlp_of(graph: Graph, linears: Linears, out: Node) -> Found:

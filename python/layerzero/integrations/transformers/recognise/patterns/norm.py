@@ -57,7 +57,7 @@ def _made(operation: str, offset: float, found: dict[str, Any], node: Any, graph
         if held is None:
             continue
         held = uncast(held)
-        path, _, own = held.name.rpartition(".")
+        path, own = held.place
         if (
             held.op != "parameter"
             or own != key
@@ -80,7 +80,7 @@ def scale_of(node: Any, graph: Any) -> tuple[Norm, Any] | None:
     found = match(x * w, rows_of(node))
     if found is None or found["weight"].value.dim() != 1 or found["weight"].value.shape[0] != node.value.shape[-1]:
         return None
-    path, _, key = found["weight"].name.rpartition(".")
+    path, key = found["weight"].place
     module = graph.layer.get_submodule(path)
     if module._parameters.get(key) is None or structure.why_not_plain(module):
         return None

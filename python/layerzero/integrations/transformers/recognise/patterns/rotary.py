@@ -12,7 +12,8 @@ from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.arguments import POSITIONS, TABLES, tables_of
 from layerzero.integrations.transformers.layers import Rope, Table, kind_of
 from layerzero.integrations.transformers.recognise.layout import MOVES
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, again, unclear
+from layerzero.integrations.transformers.recognise.nodes import Node, below
+from layerzero.integrations.transformers.recognise.trace import Graph, again, unclear
 
 _rope = _layerzero.ops["rope"]
 _COMPLEX = {"view_as_complex", "view_as_real", "real", "imag"}
@@ -21,21 +22,14 @@ _TURNS = {*MOVES, *_COMPLEX, "add", "sub", "mul", "neg", "zeros_like", "empty_li
 _ROWS = {*MOVES, *_COMPLEX, "parameter", "gather", "embedding", "index", "take_along_dim"}
 
 
-def is_rotated(graph: Graph, node: Node) -> bool:
+def is_rotated(node: Node) -> bool:
     """Whether a node is part of a rotation: it depends on tables or positions through calls that a rotation makes."""
-    return node.op in _TURNS and _reads_tables(node, {})
+    nodes = below(node, lambda each: each.op not in ("linear", "attend")) if node.op in _TURNS else ()
+    return any(each.op == "input" and _is_of_positions(each) for each in nodes)
 
 
-def _reads_tables(node: Node, seen: dict[int, bool]) -> bool:
-    if id(node) not in seen:
-        seen[id(node)] = False
-        role = node.name.partition(".")[0]
-        seen[id(node)] = (
-            role in (TABLES, POSITIONS)
-            if node.op == "input"
-            else any(_reads_tables(each, seen) for each in node.inputs if node.op not in ("linear", "attend"))
-        )
-    return seen[id(node)]
+def _is_of_positions(given: Node) -> bool:
+    return given.name.partition(".")[0] in (TABLES, POSITIONS)
 
 
 def rotation_of(graph: Graph, node: Node, positions_first: bool) -> tuple[Rope, Node, bool]:
@@ -64,7 +58,7 @@ def tried(given: Node, node: Node) -> tuple[torch.Tensor, torch.Tensor]:
 
 def source_of_rotation(node: Node) -> Node | None:
     """The nearest node of the result's size from which everything but the tables comes by moves."""
-    ways = [_ways(each) for each in _edge(node, {})]
+    ways = [_ways(each) for each in _edge(node)]
     first, *others = ways or [[]]
     common = [each for each in first if all(any(each is one for one in way) for way in others)]
     shape = node.value.shape
@@ -79,38 +73,20 @@ def has_shape_of(node: Node, shape: Any) -> bool:
     )
 
 
-def _edge(node: Node, seen: dict[int, bool]) -> list[Node]:
+def _edge(node: Node) -> list[Node]:
     """The inputs of a rotation that are no tables: nodes that do not depend on tables and are read by nodes that do."""
-    found: list[Node] = []
-    todo, done = [node], set()
-    while todo:
-        each = todo.pop()
-        if id(each) in done:
-            continue
-        done.add(id(each))
-        if each.op in _TURNS and _reads_tables(each, seen):
-            todo += [inner for inner in each.inputs if not _is_table(inner)]
-        elif isinstance(each.value, torch.Tensor) and each.value.numel() > 1:
-            found.append(each)
-    return found
+    nodes = below(node, lambda each: is_rotated(each) and not _is_table(each))
+    tensors = (each for each in nodes if isinstance(each.value, torch.Tensor) and each.value.numel() > 1)
+    return [each for each in tensors if not is_rotated(each) and not _is_table(each)]
 
 
 def _is_table(node: Node) -> bool:
     """Whether a node is rows of tables, only moved. Other functions of positions may equal 1 just for the first positions."""
-    todo, done = [node], set()
     reads = False
-    while todo:
-        each = todo.pop()
-        if id(each) in done:
-            continue
-        done.add(id(each))
-        if each.op == "input":
-            if each.name.partition(".")[0] not in (TABLES, POSITIONS):
-                return False
-            reads = True
-        elif each.op not in _ROWS:
+    for each in below(node):
+        if each.op not in _ROWS and not (each.op == "input" and _is_of_positions(each)):
             return False
-        todo += each.inputs
+        reads |= each.op == "input"
     return reads
 
 

@@ -15,9 +15,10 @@ from layerzero import _layerzero
 from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.layers import Route
 from layerzero.integrations.transformers.recognise.layout import MOVES, rows_of
-from layerzero.integrations.transformers.recognise.match import any_node, call, match
+from layerzero.integrations.transformers.recognise.match import any_node, call, match_one
+from layerzero.integrations.transformers.recognise.nodes import Node, below
 from layerzero.integrations.transformers.recognise.patterns.linear import name_of
-from layerzero.integrations.transformers.recognise.trace import Graph, Node, again, unclear
+from layerzero.integrations.transformers.recognise.trace import again, unclear
 
 _route = _layerzero.ops["moe_route"]
 _x = any_node("x")
@@ -43,7 +44,7 @@ class Routed:
     correction: Node | None = None
 
 
-def routed(graph: Graph, ids: Node, weights: Node, number: int, reads: Node) -> Routed:
+def routed(ids: Node, weights: Node, number: int, reads: Node) -> Routed:
     """The router that chooses among `number` experts for the rows `reads`; raises Unknown."""
     linears = [node for node in _below(weights) if name_of(node) is not None]
     fitting = [node for node in linears if rows_of(node.args[0]) is reads and node.value.shape[-1] == number]
@@ -55,15 +56,9 @@ def routed(graph: Graph, ids: Node, weights: Node, number: int, reads: Node) -> 
             wide = _is_wide(logits)
             if wide and logits.args[2] is not None:
                 raise unclear(logits, "it adds a bias to logits that are made in float32")
-            return dataclasses.replace(found, route=_with_place(found, graph, wide))
+            place = None if found.correction is None else found.correction.place
+            return dataclasses.replace(found, route=found.route._replace(wide=wide, correction=place))
     raise unclear(logits, "it chooses in a way that was not recognised")
-
-
-def _with_place(found: Routed, graph: Graph, wide: bool) -> Route:
-    if found.correction is None:
-        return found.route._replace(wide=wide)
-    path, _, key = found.correction.name.rpartition(".")
-    return found.route._replace(wide=wide, correction=(path, key))
 
 
 def _is_wide(logits: Node) -> bool:
@@ -74,15 +69,8 @@ def _is_wide(logits: Node) -> bool:
 
 def _below(node: Node, ends: Any = ()) -> list[Node]:
     """The nodes that a node depends on. The walk stops at linear layers, attention, experts and `ends`."""
-    found: dict[int, Node] = {}
-    todo = [node]
-    while todo:
-        each = todo.pop()
-        if id(each) not in found:
-            found[id(each)] = each
-            if each.op not in ("linear", "attend", "experts") and not any(each is end for end in ends):
-                todo += each.inputs
-    return [*found.values()]
+    stops = ("linear", "attend", "experts")
+    return [*below(node, lambda each: each.op not in stops and not any(each is end for end in ends))]
 
 
 def _candidates(weights: Node, ids: Node, logits: Node) -> Iterator[Routed]:
@@ -144,12 +132,8 @@ def _scored(weights: Node, pick: Node, topk: Node, logits: Node) -> tuple[str, N
 
 
 def _scoring_of(node: Node) -> tuple[str, Node] | None:
-    for scoring, formulas in SCORINGS.items():
-        for formula in formulas:
-            found = match(formula, rows_of(node))
-            if found is not None:
-                return scoring, rows_of(found["x"])
-    return None
+    found = match_one(SCORINGS, rows_of(node))
+    return None if found is None else (found[0], rows_of(found[1]["x"]))
 
 
 def _picked(node: Node, pick: Node, topk: Node) -> Node | None:

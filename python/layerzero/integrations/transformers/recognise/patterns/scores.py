@@ -15,7 +15,8 @@ from layerzero.integrations.transformers.arguments import MASK
 from layerzero.integrations.transformers.layers import Alibi
 from layerzero.integrations.transformers.recognise.layout import MOVES, places, source_of
 from layerzero.integrations.transformers.recognise.match import number_of, uncast
-from layerzero.integrations.transformers.recognise.trace import Graph, Node
+from layerzero.integrations.transformers.recognise.nodes import Node, below, named
+from layerzero.integrations.transformers.recognise.trace import Graph
 from layerzero.integrations.transformers.run import linear_biases
 
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -25,24 +26,13 @@ _NOT = ("logical_not", "invert", "bitwise_not")
 
 def add_attends(graph: Graph) -> None:
     """Replaces attention that is written out in a graph by one node each."""
-    reached = _leading_to(graph.result)
+    reached = {id(node) for node in below(graph.result)}  # a library's test at its first use is not the layer's
     for node in [each for each in graph.nodes if id(each) in reached]:
         if node.op == "scaled_dot_product_attention":
             _of_function(graph, node)
         elif node.op == "softmax":
             for product in _products_with(graph, node):
                 _of_softmax(graph, node, product)
-
-
-def _leading_to(result: Node) -> set[int]:
-    """The ids of the nodes that a result depends on. Other calls, such as a library's test at its first use, are not the layer's."""
-    found, todo = set[int](), [result]
-    while todo:
-        node = todo.pop()
-        if id(node) not in found:
-            found.add(id(node))
-            todo += node.inputs
-    return found
 
 
 def _products_with(graph: Graph, weights: Node) -> Iterator[Node]:
@@ -55,7 +45,7 @@ def _products_with(graph: Graph, weights: Node) -> Iterator[Node]:
 
 
 def _of_function(graph: Graph, node: Node) -> None:
-    given = dict(zip(_SDPA, node.args, strict=False)) | node.kwargs
+    given = named(_SDPA, node.args, node.kwargs)
     mask = given.get("attn_mask")
     causal = bool(given.get("is_causal")) or (mask is not None and graph.cache is not None)
     further = {"mask": mask, "is_causal": causal, "scaling": given.get("scale")}
@@ -102,7 +92,7 @@ class _Scores:
             (self.left, self.right), self.scale = node.args, factor
             return True
         if node.op == "baddbmm":
-            given = dict(zip(("input", "batch1", "batch2"), node.args, strict=False)) | node.kwargs
+            given = named(("input", "batch1", "batch2"), node.args, node.kwargs)
             self.left, self.right, self.scale = given["batch1"], given["batch2"], factor * given.get("alpha", 1.0)
             self.added.append((given["input"], factor * given.get("beta", 1.0)))
             return True
@@ -174,7 +164,7 @@ class _Scores:
 
 def _has_product(node: Any) -> bool:
     """Whether a node depends on a product, so that it has the scores and not a mask or bias."""
-    return isinstance(node, Node) and (node.op in ("matmul", "baddbmm") or any(map(_has_product, node.inputs)))
+    return isinstance(node, Node) and any(each.op in ("matmul", "baddbmm") for each in below(node))
 
 
 def _is_whole(node: Node) -> bool:
