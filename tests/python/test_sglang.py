@@ -492,6 +492,6 @@ def test_reasons_of_the_engine(plugin):
 
     for page in (1, 16, 64):
         assert unserved(128, torch.bfloat16, None, page, True, device="h100") is None
-    refused = unserved(512, torch.bfloat16, None, 1, False, device="h100")  # the reference does not count
-    assert "paged_prefill_attention: no kernel" in refused and "wants <= 256, got 512" in refused
+    refused = unserved(520, torch.bfloat16, None, 1, False, device="h100")  # the reference does not count
+    assert "paged_prefill_attention: no kernel" in refused and "wants <= 512, got 520" in refused
     assert SIZE % 8 == 0 and lz.__version__

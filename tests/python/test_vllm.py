@@ -198,7 +198,7 @@ def test_what_is_refused(plugin):
     with pytest.raises(NotImplementedError, match="some requests"):
         builder._build(types.SimpleNamespace(page_size=PAGE), common, 0, False)
     backend = plugin.attention.LayerZeroBackend
-    assert not backend.supports_head_size(60) and not backend.supports_head_size(512)
+    assert not backend.supports_head_size(60) and not backend.supports_head_size(520)
     assert not backend.supports_attn_type("encoder_decoder")
 
 

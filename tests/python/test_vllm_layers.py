@@ -122,11 +122,11 @@ def reasons(**changed):
 
 SERVED = [
     {}, {"has_sink": True}, {"kv_cache_dtype": "fp8"}, {"kv_cache_dtype": "fp8_e5m2"}, {"kv_cache_dtype": None},
-    {"block_size": None}, {"block_size": 64}, {"head_size": 256}, {"dtype": torch.float16}, {"attn_type": "encoder_only"},
+    {"block_size": None}, {"block_size": 64}, {"head_size": 512}, {"dtype": torch.float16}, {"attn_type": "encoder_only"},
 ]  # fmt: skip
 REFUSED = [
     ({"dtype": torch.float32}, "dtype"),
-    ({"head_size": 512}, "head_size"),
+    ({"head_size": 520}, "head_size"),
     ({"kv_cache_dtype": "nvfp4"}, "kv_cache_dtype"),
     ({"kv_cache_dtype": "fp8_per_token_head"}, "kv_cache_dtype"),
     ({"block_size": 24}, "block_size"),
