@@ -37,7 +37,7 @@ def calls(name, row):
         masked = arguments.get("attn_mask") is not None and not arguments.get("causal")
         if plain and masked and not others and len({t.dtype for t in tensors if t.dtype != torch.bool}) == 1:
             found.append((line, values_of(name, arguments, ("attn_mask", "return_lse", "causal"))))
-    return found
+    return [(line, values) for line, values in found if admits(row, values)]
 
 
 def test_every_row_agrees_with_fp64():
