@@ -19,41 +19,17 @@ inline constexpr int32_t kBeforeFlash = 47, kAfterCudnnsLse = 45, kBestOfPacked 
 
 using MakeCudaProblem = CudaProblem (*)(const lz_kernel_args*);
 
-template <MakeCudaProblem kMake>
-int32_t LaunchFew(const lz_kernel_args* args) {
-  return RunFew(kMake(args), args);
+// A row's functions: kRun(problem, args), and the memory of the parts that kCut(problem) makes.
+template <MakeCudaProblem kMake, auto kRun>
+int32_t LaunchWith(const lz_kernel_args* args) {
+  return kRun(kMake(args), args);
 }
-template <MakeCudaProblem kMake>
-uint64_t FewWorkspace(const lz_kernel_args* args) {
+template <MakeCudaProblem kMake, auto kCut>
+uint64_t WorkspaceOf(const lz_kernel_args* args) {
   const CudaProblem p = kMake(args);
-  return PartBytes(p, CutOfFew(p));
+  return PartBytes(p, kCut(p));
 }
-template <MakeCudaProblem kMake>
-int32_t LaunchFloatTiles(const lz_kernel_args* args) {
-  return RunFloatTiles(kMake(args), args);
-}
-template <MakeCudaProblem kMake>
-uint64_t FloatTileWorkspace(const lz_kernel_args* args) {
-  const CudaProblem p = kMake(args);
-  return PartBytes(p, CutOfFloatTiles(p));
-}
-template <MakeCudaProblem kMake>
-int32_t LaunchTiles(const lz_kernel_args* args) {
-  return RunTiles(kMake(args), args);
-}
-template <MakeCudaProblem kMake>
-uint64_t TileWorkspace(const lz_kernel_args* args) {
-  const CudaProblem p = kMake(args);
-  return PartBytes(p, CutOfTiles(p));
-}
-template <MakeCudaProblem kMake>
-int32_t LaunchGroups(const lz_kernel_args* args) {
-  return RunGroups(kMake(args), args);
-}
-template <MakeCudaProblem kMake>
-uint64_t GroupWorkspace(const lz_kernel_args* args) {
-  return PartBytes(kMake(args), kCutOfGroups);
-}
+inline CudaCut CutOfGroups(const CudaProblem&) { return kCutOfGroups; }
 
 // Few rows in FP32, by dot products; the rows of `constraints` name the dtypes of keys and values.
 template <MakeCudaProblem kMake>
@@ -61,14 +37,14 @@ constexpr KernelSpec FewSpec(std::string_view id, std::string_view operation, in
                              std::span<const Constraint> constraints,
                              std::span<const std::string_view> accepts = kAcceptsAll,
                              std::span<const Preference> preferences = {}) {
-  return CudaSpec(id, &LaunchFew<kMake>,
+  return CudaSpec(id, &LaunchWith<kMake, &RunFew>,
                   {.operation = operation,
                    .constraints = constraints,
                    .accepts = accepts,
                    .priority = priority,
                    .preferences = preferences,
                    .numerics = "fp32",
-                   .workspace = &FewWorkspace<kMake>});
+                   .workspace = &WorkspaceOf<kMake, &CutOfFew>});
 }
 // Tiles of rows in FP32. Not measured: before torch's products of matrices in expressions, after what else it has.
 inline constexpr int32_t kFloatTiles = kBeforeExpressions - 1;
@@ -78,8 +54,8 @@ constexpr KernelSpec FloatTileSpec(std::string_view id, std::string_view operati
                                    std::span<const std::string_view> accepts = kAcceptsAll) {
   KernelSpec spec = FewSpec<kMake>(id, operation, kFloatTiles, constraints, accepts);
   spec.dtypes = Mask(DType::kF32);
-  spec.launch = &LaunchFloatTiles<kMake>;
-  spec.workspace = &FloatTileWorkspace<kMake>;
+  spec.launch = &LaunchWith<kMake, &RunFloatTiles>;
+  spec.workspace = &WorkspaceOf<kMake, &CutOfFloatTiles>;
   return spec;
 }
 // Tiles of rows in 16 bits, by products of matrices.
@@ -91,8 +67,8 @@ constexpr KernelSpec TileSpec(std::string_view id, std::string_view operation, i
   KernelSpec spec = FewSpec<kMake>(id, operation, priority, constraints, accepts, preferences);
   spec.dtypes = Mask(DType::kF16, DType::kBF16);
   spec.numerics = "bf16-p";
-  spec.launch = &LaunchTiles<kMake>;
-  spec.workspace = &TileWorkspace<kMake>;
+  spec.launch = &LaunchWith<kMake, &RunTiles>;
+  spec.workspace = &WorkspaceOf<kMake, &CutOfTiles>;
   return spec;
 }
 // The same by products of warpgroups; `constraints` are those of tiles.
@@ -102,8 +78,8 @@ constexpr KernelSpec GroupSpec(std::string_view id, std::string_view operation, 
                                std::span<const std::string_view> accepts = kAcceptsAll,
                                std::span<const Preference> preferences = {}) {
   KernelSpec spec = TileSpec<kMake>(id, operation, priority, constraints, accepts, preferences);
-  spec.launch = &LaunchGroups<kMake>;
-  spec.workspace = &GroupWorkspace<kMake>;
+  spec.launch = &LaunchWith<kMake, &RunGroups>;
+  spec.workspace = &WorkspaceOf<kMake, &CutOfGroups>;
   return spec;
 }
 

@@ -4,7 +4,6 @@
 #include "kernels/attention/splits_cuda.h"
 #include "tests/cuda_emulation/device.h"
 #include "tests/cuda_emulation/host_rows.h"
-#include "verify/run.h"
 
 namespace lz {
 namespace {
@@ -59,18 +58,10 @@ TEST(SharesOfKeys, NoSplitIsWithoutKeysWhereShapesAreExact) {
 }
 
 void Check(const char* operation, const std::string& id, const std::string& call, bool in_clusters = true) {
-  RegisterOnce();
-  Engine& engine = Engine::Get();
-  const KernelEntry* kernel = engine.selector().registry().FindKernel(operation, id);
-  ASSERT_NE(kernel, nullptr) << id;
-  auto c = verify::ParseCase(*kernel->op, call);
-  ASSERT_TRUE(c.ok()) << call << "\n" << c.status().Text();
   for (const bool clusters : {true, false}) {
     if (clusters && !in_clusters) continue;  // the kernel has none
     emulation::UseClusters(clusters);
-    const verify::CaseResult result = verify::RunCase(engine, *c, *kernel);
-    EXPECT_EQ(result.verdict, verify::Verdict::kPassed)
-        << call << (clusters ? "\n" : " without clusters\n") << result.text;
+    CheckOnce(operation, id, call, clusters ? "" : " without clusters");
   }
   emulation::UseClusters(true);
 }

@@ -9,6 +9,7 @@
 
 #include "cuda_emulation_table.h"
 #include "engine/engine.h"
+#include "verify/run.h"
 
 namespace lz {
 
@@ -41,6 +42,19 @@ inline void RegisterOnce() {
     return status.ok() ? std::string() : status.Text();
   }();
   ASSERT_EQ(refused, "");
+}
+
+// Runs a call, written as a conformance case, with one kernel, and compares its results with FP64; `how` is for
+// messages.
+inline void CheckOnce(const char* operation, const std::string& id, const std::string& call, const char* how = "") {
+  RegisterOnce();
+  Engine& engine = Engine::Get();
+  const KernelEntry* kernel = engine.selector().registry().FindKernel(operation, id);
+  ASSERT_NE(kernel, nullptr) << id;
+  auto c = verify::ParseCase(*kernel->op, call);
+  ASSERT_TRUE(c.ok()) << call << "\n" << c.status().Text();
+  const verify::CaseResult result = verify::RunCase(engine, *c, *kernel);
+  EXPECT_EQ(result.verdict, verify::Verdict::kPassed) << call << how << "\n" << result.text;
 }
 
 }  // namespace lz

@@ -1,4 +1,4 @@
-"""FlashInfer's compiled functions without the Python around them, which costs the host 2 to 5 us a call (docs/design/0022).
+"""FlashInfer's compiled functions without the Python around them, which costs the host 3 to 12 us a call (docs/design/0022).
 
 Its modules export functions for tvm-ffi, which say nothing of their arguments: these were read in the sources of the releases
 READ_IN. For another release `compiled` returns None, and adapters call the library's public function; so they do where the

@@ -295,9 +295,8 @@ def _run_two_stacks(base, given):
     return torch.cat([first[0].flatten(0, 1), one[0].flatten(0, 1), padded[0][mask.bool()]])
 
 
-CLOSELY = (
-    0.2  # slack in float32 where a part is compared that has little influence on a model's result, as attention has
-)
+# Slack in float32 where a part is compared that has little influence on a model's result, as attention has.
+CLOSELY = 0.2
 
 
 def same(actual, expected, slack=1.0, in_float32=CLOSELY):
